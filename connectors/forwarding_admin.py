@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from connect.core.errors import ConfigError
 from connectors.policy import make, offered
 
 if TYPE_CHECKING:
@@ -42,12 +43,16 @@ def forwards(props: Mapping[str, str]) -> bool:
 
 def open_admin(props: Mapping[str, str], settings: ConnectionSettings, cluster: str, *remedy: str) -> Admin:
     """Return the admin of a connector's cluster, which the caller closes; ``remedy`` is what :class:`Admin` advises if
-    a replication factor is too high. Raises ConfigError if the class is unknown or rejects ``props``."""
+    a replication factor is too high. Raises ConfigError if the class is unknown, rejects ``props`` or
+    makes something else."""
     # Loaded here, because checking a file needs the names only.
     from connect.kafka.log.topic_admin import Admin
 
     if not forwards(props):
         return Admin(settings, cluster, *remedy)
-    admin = make(_KEY, props[_KEY].strip(), {}, _GROUP, props, settings, cluster)
-    assert isinstance(admin, Admin), props[_KEY]
+    name = props[_KEY].strip()
+    admin = make(_KEY, name, {}, _GROUP, props, settings, cluster)
+    if not isinstance(admin, Admin):
+        what = f"is a {type(admin).__name__}; it has to be a subclass of {Admin.__module__}.{Admin.__name__}"
+        raise ConfigError(f"{_KEY} {name} {what}", _KEY)
     return admin

@@ -245,9 +245,11 @@ class AsgiEntry:
             except Exception:
                 # The framework answers, then raises the error again; rest.errors has already logged it.
                 log.debug("%s %s failed", scope["method"], scope["path"], exc_info=True)
-        # The worker that forwards a request has recorded it.
-        if path is not None and forwarded is None:
-            self._record(inner, path, status)
+            finally:
+                # Also if a stop of the server cancels it, because the change may have been made. The worker that
+                # forwards a request has recorded it.
+                if path is not None and forwarded is None:
+                    self._record(inner, path, status)
         self._trace(inner, path, status, began_ns)
         # Reads come every few seconds from probes and scrapers.
         level = logging.DEBUG if method in ("GET", "OPTIONS") else logging.INFO

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import httpx
 import orjson
+from pydantic import ValidationError
 
 from connect.core.errors import RetriableError
 from connect.core.herder_api import UNSIGNED, Config, ConfigInfos, Forbidden
@@ -126,7 +127,8 @@ def _refusal(response: httpx.Response) -> RestError:
     status = response.status_code
     try:
         body = orjson.loads(response.content)
-        return RestError(status, body["message"], int(body["error_code"]))
+        message = body["message"]
+        return RestError(status, None if message is None else str(message), int(body["error_code"]))
     except (orjson.JSONDecodeError, LookupError, TypeError, ValueError):
         host = response.request.url.netloc.decode("ascii", "replace")
         return RestError(status, f"The worker at {host} answered {status} without a reason.")
@@ -163,7 +165,7 @@ class InternalClient:
 
     async def validate(self, url: str, connector_class: str, config: Config) -> ConfigInfos | None:
         """Have the worker at ``url`` validate a connector's config; None if it does not have the class. Errors as
-        :meth:`Forwarder.send`."""
+        :meth:`Forwarder.send`; Unreachable if it answers something else."""
         path = f"{self._prefix}/connector-plugins/{quote(connector_class, safe='')}/config/validate"
         try:
             answer = await self._forwarder.send("PUT", join(url, path), orjson.dumps(dict(config)))
@@ -171,7 +173,13 @@ class InternalClient:
             if _NO_CLASS in (error.message or ""):
                 return None
             raise
-        return bodies.CONFIG_INFOS.validate_json(answer.body)
+        try:
+            return bodies.CONFIG_INFOS.validate_json(answer.body)
+        except ValidationError:
+            # Its text quotes the answer, which may have secrets of the config.
+            raise Unreachable(
+                500, f"The worker at {url} did not answer with a validation of the config. Check its version and log."
+            ) from None
 
     async def _send(
         self, method: str, leader_url: str, connector: str, what: str, body: bytes | None, sign: Sign | None

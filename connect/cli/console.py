@@ -101,7 +101,8 @@ class JsonFormatter(logging.Formatter):
             fields["error"] = describe(error)
             if self._traces:
                 fields["trace"] = "".join(traceback.format_exception(error))
-        return json.dumps(fields)
+        # Another library's records may have an ``event`` of any type.
+        return json.dumps(fields, default=str, skipkeys=True)
 
 
 _FORMATTERS: Final = {"text": OneLineFormatter, "json": JsonFormatter}

@@ -13,7 +13,7 @@ A record's value is a JSON object; fields without a value are omitted. A reader 
 ``connector``  the connector of a request
 ``changed``    ``{key: [before, after]}``: config keys; null: not set, ``[hidden]``: a secret
 ``detail``     a sentence
-``status``     the HTTP status of a request's answer, or 0; of a command its exit code
+``status``     the HTTP status of a request's answer, 0 if a stop cancelled it; of a command its exit code
 =============  =========================================================================================
 """
 
@@ -23,6 +23,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from connect.core.jackson import decode_json, json_text
@@ -30,8 +31,12 @@ from connect.core.wording import in_utc
 
 VERSION: Final = 1
 #: A request may have a path of 32 KB and a config of a megabyte.
-_LONGEST_TEXT: Final = 300
-_MOST_KEYS: Final = 50
+_LONGEST_ENTRY: Final = 50_000
+#: The longest text and the most keys of an entry; the second if characters of up to 12 bytes make it too long.
+_LIMITS: Final = ((300, 50), (100, 10))
+_TEXTS: Final = ("by", "action", "subject", "user", "role", "connector", "detail", "worker")
+#: The last millisecond of the year 9999.
+_LAST_MS: Final = 253_402_300_799_999
 
 Changed = Mapping[str, tuple[str | None, str | None]]
 
@@ -54,24 +59,45 @@ class AuditEntry:
 
     def to_bytes(self) -> bytes:
         """Return the value of its record; long texts are cut, and of many keys the first are kept."""
-        fields = {key: _cut(value) for key, value in asdict(self).items() if value}
-        if self.changed:
-            kept = list(self.changed.items())[:_MOST_KEYS]
-            fields["changed"] = {_cut(key): [_cut(value) for value in values] for key, values in kept}
-        return json_text({"version": VERSION, **fields}).encode()
+        value = b""
+        for longest, most_keys in _LIMITS:
+            cut = partial(_cut, longest=longest)
+            fields = {key: cut(field) for key, field in asdict(self).items() if field}
+            if self.changed:
+                kept = list(self.changed.items())[:most_keys]
+                fields["changed"] = {cut(key): [cut(each) for each in values] for key, values in kept}
+            # A half of a surrogate pair, which UTF-8 does not have, becomes an escape of JSON.
+            value = json_text({"version": VERSION, **fields}).encode(errors="backslashreplace")
+            if len(value) <= _LONGEST_ENTRY:
+                break
+        return value
 
 
-def _cut(value: Any) -> Any:
-    return f"{value[:_LONGEST_TEXT]}..." if isinstance(value, str) and len(value) > _LONGEST_TEXT else value
+def _cut(value: Any, longest: int) -> Any:
+    return f"{value[:longest]}..." if isinstance(value, str) and len(value) > longest else value
 
 
 def decode_entry(value: bytes | None) -> dict[str, Any] | None:
-    """Return the fields of an entry; None if the record is not one of this version."""
+    """Return the fields of an entry; None if the record is not one of this version. Anyone with WRITE on the topic may
+    have written it."""
     try:
-        found = decode_json(value or b"")
+        found = decode_json(value if value is not None and len(value) <= _LONGEST_ENTRY else b"")
+        json_text(found).encode()
     except ValueError:
         return None
-    return found if isinstance(found, dict) and found.get("version") == VERSION else None
+    return found if isinstance(found, dict) and found.get("version") == VERSION and _is_whole(found) else None
+
+
+def _is_whole(found: Mapping[str, Any]) -> bool:
+    at_ms, status, changed = found.get("at_ms", 0), found.get("status", 0), found.get("changed", {})
+    return (
+        all(isinstance(found.get(name, ""), str) for name in _TEXTS)
+        and all(isinstance(number, int) for number in (at_ms, status))
+        and 0 <= at_ms <= _LAST_MS
+        and isinstance(changed, dict)
+        and all(isinstance(pair, list) and len(pair) == 2 for pair in changed.values())
+        and all(value is None or isinstance(value, str) for pair in changed.values() for value in pair)
+    )
 
 
 def in_words(entry: Mapping[str, Any]) -> dict[str, str]:
@@ -90,7 +116,9 @@ def in_words(entry: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _outcome(by: Any, status: Any) -> list[str]:
-    return [] if by == "worker" else [f"answer {status}" if by == "rest" else f"exit code {status or 0}"]
+    if by == "rest":
+        return [f"answer {status}" if status else "no answer"]
+    return [] if by == "worker" else [f"exit code {status or 0}"]
 
 
 def _value(value: str | None) -> str:

@@ -44,7 +44,7 @@ async def write_entries(cluster: Cluster, admin: Admin, topic: NewTopic, entries
     if await known_topic(cluster, topic.name) is None:
         await make_topic(admin, topic, timeout_s=_MAKE_S)
     writer = PlainWriter(cluster, timeout_s=_WRITE_S)
-    # Without a key: the topic has one partition and is not compacted.
+    # Without a key, which a compacted topic refuses: it would keep the last entry of each key.
     await writer.write(OutRecord(topic.name, b"", entry.to_bytes(), partition=0) for entry in entries)
 
 
@@ -66,6 +66,7 @@ class AuditLog:
         self._arrived = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._stopping = asyncio.Event()
         self._scope = Scope("audit")
         self._warned_s = float("-inf")
         self.written = 0
@@ -79,7 +80,8 @@ class AuditLog:
             self._scope.spawn(self._write_all(self.topic), f"audit to {self.topic.name}")
 
     async def stop(self) -> None:
-        """Write what waits, within two seconds, then stop."""
+        """Write what waits, within two seconds, then stop. Harmless when repeated."""
+        self._stopping.set()
         if not await is_set_within(self._idle, _FLUSH_S if self._waiting else 0):
             log.warning("%d audit entries were not written before the stop", len(self._waiting))
         await self._scope.close()
@@ -107,7 +109,9 @@ class AuditLog:
                     await write_entries(self._cluster, self._admin, topic, batch)
                 except HeliographError as error:
                     self._warn(topic, error)
-                    await asyncio.sleep(pauses.next_s())
+                    # A stop is the last chance: then a pause of up to half a minute ends at once.
+                    is_last = self._stopping.is_set()
+                    await (asyncio.sleep(_RETRY_S[0]) if is_last else is_set_within(self._stopping, pauses.next_s()))
                 else:
                     pauses.over()
                     self.written += len(batch)
@@ -167,6 +171,8 @@ class AuditLog:
             # Not read before, deleted by retention, or recreated.
             self._read.clear()
         first = max(begin, end - _READ, self._next if self._read else 0)
-        async for record in read_ranges(self._cluster, place, [(first, end)] if first < end else []):
-            self._read.append(record.value or b"")
+        ranges = [(first, end)] if first < end else []
+        # Kept only when all are read: the next call reads the same again after an error.
+        found = [record.value or b"" async for record in read_ranges(self._cluster, place, ranges)]
+        self._read.extend(found)
         self._next = end

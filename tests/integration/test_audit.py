@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from connect.core.audit import AuditEntry
+from connect.core.errors import PermanentError, RetriableError
 from connect.core.model import NewTopic
 from connect.embedded import cluster_config
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
+from connect.kafka.log.log_ranges import read_ranges
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.security.connection_settings import connection_settings
-from connect.runtime.audit import AuditLog
+from connect.runtime.audit import AuditLog, write_entries
 
 pytestmark = pytest.mark.integration
 
@@ -53,6 +58,44 @@ def test_entries_are_written_in_order_and_found_again(us: KafkaCluster) -> None:
         assert (configs["cleanup.policy"], configs["retention.ms"]) == ("delete", "86400000")
         for closing in (cluster.close, admin.close, second.close, third.close):
             await closing()
+
+    asyncio.run(run())
+
+
+def test_a_read_that_fails_halfway_shows_no_entry_twice(us: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def interrupted(*args: Any) -> AsyncIterator[Any]:
+        async for record in read_ranges(*args):
+            yield record
+            raise RetriableError("the connection was lost")
+
+    async def run() -> None:
+        audit, cluster, admin = audit_of(us.bootstrap, f"mm2-audit.{uuid.uuid4().hex}.internal")
+        audit.start()
+        for number in range(3):
+            audit.put(AuditEntry("worker", f"event-{number}"))
+        await audit.stop()
+        with monkeypatch.context() as patch:
+            patch.setattr("connect.runtime.audit.read_ranges", interrupted)
+            with pytest.raises(RetriableError):
+                await audit.report({})
+        assert (await audit.report({}))["searched"] == 3
+        await cluster.close()
+        await admin.close()
+
+    asyncio.run(run())
+
+
+def test_a_compacted_topic_is_refused(us: KafkaCluster) -> None:
+    async def run() -> None:
+        audit, cluster, admin = audit_of(us.bootstrap, f"mm2-audit.{uuid.uuid4().hex}.internal")
+        assert audit.topic is not None
+        await admin.create_topics([replace(audit.topic, configs={"cleanup.policy": "compact"})])
+        with pytest.raises(
+            PermanentError, match=r"INVALID_RECORD .*; if the topic is compacted, set its cleanup\.policy"
+        ):
+            await write_entries(cluster, admin, audit.topic, [AuditEntry("worker", "a")])
+        await cluster.close()
+        await admin.close()
 
     asyncio.run(run())
 

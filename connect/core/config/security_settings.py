@@ -252,6 +252,8 @@ _SECRET: Final = re.compile(
     r"(password|passwd|passphrase|secret|token|credentials?|(api|private|secret|access).?key|user\.info|jaas\.config)$",
     re.I,
 )
+#: A URL with a password, as user information or as a parameter.
+_URL_SECRET: Final = re.compile(r"://[^/?#@:\s]*:[^/?#@\s]+@|[?&;](password|passwd|pwd|secret|token)=[^&;\s]", re.I)
 _REFERENCE: Final = re.compile(r"\$\{[^${}]*:[^${}]*\}")
 
 
@@ -262,14 +264,19 @@ def is_secret(key: str) -> bool:
 
 def hidden(config: Mapping[str, str], declared: ConfigDef) -> dict[str, str]:
     """Return a config as written with :data:`HIDDEN` for its secrets: values of type password, and of keys whose name
-    says it. A reference to a config provider is shown, because it is not the secret."""
+    says it, and URLs with a password. A reference to a config provider is shown, because it is not the secret."""
 
     def shown(key: str, value: str) -> str:
         setting = declared.settings.get(key)
-        secret = is_secret(key) or (setting is not None and setting.type is Type.PASSWORD)
-        return HIDDEN if secret and value and _REFERENCE.fullmatch(value.strip()) is None else value
+        declared_secret = setting is not None and setting.type is Type.PASSWORD
+        secret = is_secret(key) or declared_secret or _URL_SECRET.search(value) is not None
+        return _masked(value) if secret else value
 
     return {key: shown(key, value) for key, value in config.items()}
+
+
+def _masked(value: str) -> str:
+    return HIDDEN if value and _REFERENCE.fullmatch(value.strip()) is None else value
 
 
 def restored(config: Mapping[str, str | None], stored: Mapping[str, str]) -> dict[str, str | None]:
@@ -281,8 +288,17 @@ def changed_keys(
     before: Mapping[str, str], after: Mapping[str, str | None], shown: Callable[[Mapping[str, str]], Mapping[str, str]]
 ) -> dict[str, tuple[str | None, str | None]]:
     """Return the keys whose values differ between a stored config and the next one, in order, with both values as
-    ``shown`` masks them; None: not set."""
+    ``shown`` masks them; None: not set. A value is masked too if only the other config declares its key as a secret,
+    because a config may have no class, or a wrong one."""
     present = {key: value for key, value in restored(after, before).items() if value is not None}
     old_shown, new_shown = shown(before), shown(present)
     differing = (key for key in sorted({*before, *present}) if before.get(key) != present.get(key))
-    return {key: (old_shown.get(key), new_shown.get(key)) for key in differing}
+
+    def both(key: str) -> tuple[str | None, str | None]:
+        values = old_shown.get(key), new_shown.get(key)
+        if HIDDEN not in values:
+            return values
+        old, new = (None if value is None else _masked(value) for value in values)
+        return old, new
+
+    return {key: both(key) for key in differing}

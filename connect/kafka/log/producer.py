@@ -41,6 +41,7 @@ SEQUENCES: Final = 2**31
 _RETRY_FOR_S: Final = 5.0
 _RETRY_PAUSE_S: Final = 0.05
 _NOT_ALLOWED: Final = frozenset({29, 31})  # topic, cluster: authorisation failed
+_INVALID_RECORD: Final = 87  # of a compacted topic: a record without a key
 _NO_PRODUCER: Final = ProducerIdentity(-1, -1)
 
 #: Raises the error for an error code of a partition, given its name.
@@ -55,8 +56,8 @@ Header = tuple[str, bytes]
 
 class OutRecord(NamedTuple):
     """A record to write; ``value`` None is a tombstone, ``timestamp_ms`` None is now. With ``partition`` the key may be
-    missing. Otherwise the partition depends on ``partition_key``, which keeps records of several keys in order, or on
-    the key as with Java's producer."""
+    empty, and then the record has none. Otherwise the partition depends on ``partition_key``, which keeps records of
+    several keys in order, or on the key as with Java's producer."""
 
     topic: str
     key: bytes
@@ -243,6 +244,8 @@ class PlainWriter:
         what = f"cluster {self._cluster.name}: {partition} cannot be written: {error_name(code)}"
         if code in _NOT_ALLOWED:
             raise NotAuthorized(f"{what}; grant WRITE on topic {partition.rsplit('-', 1)[0]}")
+        if code == _INVALID_RECORD:
+            raise PermanentError(f"{what}; if the topic is compacted, set its cleanup.policy to delete")
         raise (RetriableError if for_code(code).retriable else PermanentError)(what)
 
 
@@ -355,12 +358,13 @@ async def _batches(
     async for record in in_turns(records):
         headers = list(record.headers)
         at_ms = now_ms if record.timestamp_ms is None else record.timestamp_ms
-        if builder is None or builder.append(count, at_ms, record.key, record.value, headers) is None:
+        key = record.key or (None if record.partition is not None else b"")
+        if builder is None or builder.append(count, at_ms, key, record.value, headers) is None:
             if builder is not None:
                 batches.append(Batch(bytes(builder.build()), count))
                 sequence = (sequence + count) % SEQUENCES
             builder, count = begin(sequence), 0
-            builder.append(0, at_ms, record.key, record.value, headers)
+            builder.append(0, at_ms, key, record.value, headers)
         count += 1
     if builder is not None:
         batches.append(Batch(bytes(builder.build()), count))

@@ -14,7 +14,7 @@ from typing import Any, Final
 from connect.core.audit import AuditEntry
 from connect.core.config.security_settings import HIDDEN, restored
 from connect.core.config.worker_config import WorkerConfig
-from connect.core.errors import ConfigError, RetriableError, SecurityError
+from connect.core.errors import ConfigError, HeliographError, SecurityError
 from connect.core.herder import events
 from connect.core.herder.herder import Herder
 from connect.core.herder_api import (
@@ -336,7 +336,8 @@ class RuntimeHerder:
         """Raise ElsewhereError if Java members may have the class of a connector, and this worker has not."""
         if self.core.can_run(self._config(name)):
             return
-        if self.core.java_urls:
+        # A former leader's are of members that may have left.
+        if self.core.is_leader and self.core.java_urls:
             raise NotAssigned(f"Only Java's workers have the class of connector {name}.", self.core.java_urls[0])
         self._refer_to_leader()
 
@@ -352,17 +353,18 @@ class RuntimeHerder:
         if "connector.class" not in given or self.core.can_run(given):
             return None
         self._refer_to_leader()
-        unreachable: RetriableError | None = None
+        # A member that refuses, such as one that asks for another password, says nothing about the others.
+        refused: HeliographError | None = None
         for url in self.core.java_urls:
             try:
                 infos = await self.internal.validate(url, given["connector.class"], config)
-            except RetriableError as error:
-                unreachable = error
+            except HeliographError as error:
+                refused = error
             else:
                 if infos is not None:
                     return infos
-        if unreachable is not None:
-            raise unreachable
+        if refused is not None:
+            raise refused
         return None
 
     async def _validated(self, name: str, config: Config) -> Mapping[str, str]:

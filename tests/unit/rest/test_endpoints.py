@@ -8,8 +8,13 @@ import pytest
 
 from connect.core.herder_api import LoggerLevel, NotFound, RebalanceExpected, SourceOffset, Unhealthy
 from connect.core.model import RestartRequest, TargetState, TaskId
+from connect.kafka.concurrency import Scope
+from rest.rest_config import RestSettings
+from rest.server import RestServer
+from tests.kit.members import until
 from tests.kit.raw_http import ask
 from tests.kit.rest_herder import DictHerder
+from tests.unit.rest.conftest import ANYWHERE
 
 INFO = {
     "name": "a",
@@ -314,3 +319,15 @@ async def test_changes_are_recorded_for_the_audit_and_reads_are_not(port: int, h
         ("DELETE", "none2", {}, 404),
     ]
     assert {(one.by, one.user, one.role) for one in herder.audited} == {("rest", "anonymous", "admin")}
+
+
+async def test_a_change_that_a_stop_of_the_server_cancels_is_recorded() -> None:
+    server, herder = RestServer(RestSettings((ANYWHERE,))), DictHerder()
+    await server.start()
+    server.serve(herder)
+    herder.hangs.add("set_target_state")
+    async with Scope("test") as scope:
+        scope.spawn(ask(server.ports[0], "PUT", "/connectors/a/pause"), "a request that hangs")
+        await until(lambda: herder.done, "the herder was asked")
+        await server.stop()
+    assert [(one.action, one.subject, one.status) for one in herder.audited] == [("PUT", "/connectors/a/pause", 0)]

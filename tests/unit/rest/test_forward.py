@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -272,6 +273,23 @@ async def test_another_worker_validates(forwarder: Forwarder, answer: bytes, inf
         assert await InternalClient(forwarder).validate(url, "a.J", {"connector.class": "a.J"}) == infos
     assert worker.received.startswith(b"PUT /connector-plugins/a.J/config/validate ")
     assert worker.received.endswith(b'{"connector.class":"a.J"}')
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (answered(200, b'{"name":"a.J","configs":[{"value":"s3cret"}]}'), Unreachable),
+        (answered(200, b"<html>s3cret"), Unreachable),
+        (answered(500, b'{"error_code":500,"message":7}'), RestError),
+    ],
+)
+async def test_another_worker_answers_something_else(
+    forwarder: Forwarder, answer: bytes, error: type[RestError], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Listening(answer) as url:
+        with pytest.raises(error) as found:
+            await InternalClient(forwarder).validate(url, "a.J", {"connector.class": "a.J"})
+    assert "s3cret" not in "".join(traceback.format_exception(found.value)) + caplog.text
 
 
 @pytest.mark.parametrize(

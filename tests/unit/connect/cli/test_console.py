@@ -142,6 +142,15 @@ def test_a_log_in_json_has_the_fields_of_a_state_change(root_logger: logging.Log
     assert broken["error"].startswith("ValueError: x (") and broken["trace"].startswith("Traceback")
 
 
+def test_a_log_in_json_takes_fields_of_any_type(root_logger: logging.Logger) -> None:
+    stream = io.StringIO()
+    configure_logging("INFO", logging.StreamHandler(stream), "json")
+    root_logger.warning("of %s\n%s", {1}, "a library", extra={"event": OSError("x"), "subject": {(1, 2): float("nan")}})
+    (line,) = stream.getvalue().splitlines()
+    found = json.loads(line, parse_constant=pytest.fail)
+    assert (found["event"], found["message"]) == ("x", "of {1}\na library")
+
+
 def test_what_wants_only_critical_messages_gets_none_of_libraries(root_logger: logging.Logger) -> None:
     stream = io.StringIO()
     configure_logging("CRITICAL", logging.StreamHandler(stream))

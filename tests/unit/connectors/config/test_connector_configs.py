@@ -15,7 +15,7 @@ from connect.core.config.config_def import ConfigDef
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.model import NewTopic
 from connect.kafka.log.topic_admin import Admin
-from connect.kafka.security.connection_settings import ConnectionSettings
+from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
 from connectors import policy
 from connectors.config.client_config import flow_clients
 from connectors.config.connector_configs import (
@@ -28,6 +28,7 @@ from connectors.config.connector_configs import (
 )
 from connectors.config.definitions import CHECKPOINT, HEARTBEAT, OWN, SOURCE
 from connectors.formats.types import NO_COMPRESSION, Compression
+from connectors.forwarding_admin import open_admin
 from connectors.policy import IdentityReplicationPolicy, find_policy, make_policy
 from connectors.source.plugin import MirrorSource, settings_of
 from connectors.source.worker_context import MirrorHost
@@ -298,11 +299,18 @@ class Provisioner(Admin):
         return {topic.name: None for topic in self.created}
 
 
+class NoAdmin:
+    """Takes what an admin takes, and is none."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def points(group: str) -> list[EntryPoint]:
         offered = {
-            "heliograph.forwarding_admins": {"provisioner": "Provisioner"},
+            "heliograph.forwarding_admins": {"provisioner": "Provisioner", "other": "NoAdmin"},
             "heliograph.replication_policies": {"same": "same_names"},
             "heliograph.topic_filters": {"only": "Only", "broken": "broken", "gone": "Nobody"},
         }.get(group, {"only": "Only"})
@@ -326,6 +334,13 @@ async def test_topics_are_created_through_the_forwarding_admin() -> None:
     assert await make_topics(admin, [change], Refusals("us->eu")) == [change]
     assert admin.created == [NewTopic("us.t", 2, 1, {})]
     await admin.close()
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_forwarding_admin_that_is_no_admin_is_refused() -> None:
+    settings = connection_settings({"bootstrap.servers": "e:1"}, client_id="a", where="test")
+    with pytest.raises(ConfigError, match=r"other is a NoAdmin; it has to be a subclass of .*Admin"):
+        open_admin({"forwarding.admin.class": "other"}, settings, "eu")
 
 
 @pytest.mark.usefixtures("installed")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from connect.core.errors import PermanentError, RetriableError, SecurityError
+from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
 from connect.core.herder_api import (
     BadRequest,
     ConfigInfos,
@@ -80,15 +80,16 @@ async def test_rights_that_a_fence_lacks_fail_the_task_that_asked_at_once(
 
 
 class OtherMembers:
-    """Java's workers, of which only the last has the class, and the first does not answer."""
+    """Java's workers, of which only the last has the class, and the first refuses or does not answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: HeliographError) -> None:
+        self.first = first
         self.asked: list[str] = []
 
     async def validate(self, url: str, connector_class: str, config: object) -> ConfigInfos | None:
         self.asked.append(url)
         if url == "http://java1/":
-            raise RetriableError("no answer")
+            raise self.first
         return ConfigInfos(connector_class, 0, (), ()) if url == "http://java3/" else None
 
 
@@ -104,8 +105,9 @@ def without_class(*, is_leader: bool, java_urls: tuple[str, ...] = (), leader_ur
     )
 
 
-async def test_a_class_that_only_java_members_have_is_validated_by_one_of_them() -> None:
-    config, others = {"connector.class": "JavaSource", "name": "j"}, OtherMembers()
+@pytest.mark.parametrize("error", [RetriableError("no answer"), PermanentError("no answer without a password")])
+async def test_a_class_that_only_java_members_have_is_validated_by_one_of_them(error: HeliographError) -> None:
+    config, others = {"connector.class": "JavaSource", "name": "j"}, OtherMembers(error)
     core = without_class(is_leader=True, java_urls=("http://java1/", "http://java2/", "http://java3/"))
     herder = made(core=core, internal=others)
     assert (await herder.validate("JavaSource", config)).name == "JavaSource"
@@ -114,12 +116,12 @@ async def test_a_class_that_only_java_members_have_is_validated_by_one_of_them()
         await herder.connector_offsets("j")
     assert elsewhere.value.url == "http://java1/"
     core.java_urls = ("http://java1/", "http://java2/")
-    with pytest.raises(RetriableError, match="no answer"):
+    with pytest.raises(type(error), match="no answer"):
         await herder.validate("JavaSource", config)
 
 
 async def test_who_follows_refers_to_the_leader_for_a_class_that_it_does_not_have() -> None:
-    herder = made(core=without_class(is_leader=False))
+    herder = made(core=without_class(is_leader=False, java_urls=("http://left/",)))  # known since it was leader
     for asked in (herder.validate("JavaSource", {"connector.class": "JavaSource"}), herder.connector_offsets("j")):
         with pytest.raises(NotLeader) as elsewhere:
             await asked
