@@ -14,6 +14,7 @@ import pytest
 from playwright.sync_api import Browser, Dialog, Page
 
 from connect.core.config.rest_settings import RestListener
+from connectors.verification.report import Difference, DifferenceKind, ExplainedRange, PartitionResult, RangeReason
 from rest.rest_config import RestSettings
 from rest.server import RestServer
 from tests.kit.rest_herder import DictHerder
@@ -30,6 +31,13 @@ def row(topic: str, partition: int, records: int) -> dict[str, Any]:
     stopped = {"state": "quarantined", "is_stopped": True, "reason": EVIL, "advice": EVIL, "since_ms": 1}
     place = {"topic": topic, "partition": partition, "target_topic": f"us.{topic}", "position": 5}
     return {**place, "records": records, "ms": 10, "task": 0, "worker_id": EVIL, **stopped}
+
+
+def verified(topic: str) -> dict[str, Any]:
+    difference = Difference(DifferenceKind.CHANGED, topic, 0, 3, None, EVIL)
+    explained = ExplainedRange(topic, 0, 1, 2, RangeReason.GAP, detail=EVIL)
+    result = PartitionResult(topic, 0, f"us.{topic}", 0, 5, 0, 0, 0, 9, 9, 2, (difference,), 7, (explained,))
+    return result.to_wire()
 
 
 class HostileHerder(DictHerder):
@@ -87,6 +95,14 @@ class HostileHerder(DictHerder):
                 "cluster": EVIL,
                 "is_known": True,
             },
+            "verification": {
+                "verified_ms": 1,
+                "newest_ms": 2,
+                "records": 5,
+                "differences": 7,
+                "all": 1,
+                "partitions": [verified(LONG)],
+            },
             "plan": {**none, "rows": [[EVIL] * 4], "command": EVIL},
             "drift": {**none, "rows": [[EVIL] * 4], "command": EVIL},
             "audit": {
@@ -143,7 +159,7 @@ def at(url: str, name: str) -> str:
     return f"{url}/ui#/flow/{quote(FLOW, safe='')}/{name}"
 
 
-@pytest.mark.parametrize("name", ["", "flow", "partitions", "changes"])
+@pytest.mark.parametrize("name", ["", "flow", "partitions", "changes", "verify"])
 def test_markup_in_names_and_texts_is_shown_as_text(
     said: tuple[Page, list[str]], worker: tuple[str, HostileHerder], name: str
 ) -> None:
