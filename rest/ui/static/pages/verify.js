@@ -28,7 +28,7 @@ export default function Verify({ flow, live }) {
     ["Result", (row) => html`<${Found} row=${row} />`],
     ["Compared", (row) => (row.verified_ms > 0 ? time(row.verified_ms) : "not yet")],
   ];
-  return html`<h1>Verify ${flow.name}</h1>
+  return html`<h1>Verify</h1>
     <p>Compares what was copied with its source, record by record. The command below does it, and continues where the last
       run ended: put your file in place of <code>mm2.properties</code>.</p>
     <${Command} text=${`heliograph verify mm2.properties --flow ${quoted(`${flow.source}->${flow.target}`)} --report verified.html`} />
