@@ -82,7 +82,8 @@ class Trend:
             self._samples.clear()
             return
         copied = sum(one.position for one in lag.partitions)
-        if self._samples and self._samples[-1].partitions != whole.partitions:
+        # The clock may have been set back.
+        if self._samples and (self._samples[-1].partitions != whole.partitions or self._samples[-1].at_ms > at_ms):
             self._samples.clear()
         self._samples.append(_LagRead(at_ms, whole.partitions, whole.records, copied))
         while self._samples[0].at_ms < at_ms - _TREND_MS:

@@ -27,7 +27,10 @@ class FlowHistory:
         self._copied: Copied = {}
 
     def observe(self, at_ms: int, copied: Copied, lag: Lag | None) -> None:
-        """Add a sample; ``lag`` is that of the partitions here, None if it is not known."""
+        """Add a sample; ``lag`` is that of the partitions here, None if it is not known. After the clock was set back,
+        the history begins again."""
+        if self._values and at_ms < self._values[-len(_COLUMNS)]:
+            del self._values[:]
         records_per_s, bytes_per_s = self.rates(at_ms, copied)
         known = (UNKNOWN, UNKNOWN) if lag is None else (lag.records, lag.ms)
         self._values.extend((at_ms, records_per_s, bytes_per_s, *known))

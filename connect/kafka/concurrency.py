@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from connect.core.errors import RetriableError
 
@@ -230,23 +230,6 @@ class Backoff(Pauses):
             level, self._said = logging.WARNING, (reason, now_s)
         self._log.log(level, "%s: %s; retrying", self._what, error)
         await asyncio.sleep(self.next_s() * random.uniform(1 - _JITTER, 1 + _JITTER))
-
-
-class Recent(Generic[T]):
-    """A value that is expensive to find, found again when it is older than ``fresh_s``; concurrent callers share it."""
-
-    def __init__(self, fresh_s: float = 30.0) -> None:
-        self._fresh_s = fresh_s
-        self._finding = asyncio.Lock()
-        self._found: tuple[T, float] | None = None
-
-    async def get(self, find: Callable[[], Awaitable[T]]) -> T:
-        """Return the value; the errors of ``find`` are raised and not kept."""
-        async with self._finding:
-            clock = asyncio.get_running_loop().time
-            if self._found is None or clock() > self._found[1]:
-                self._found = await find(), clock() + self._fresh_s
-            return self._found[0]
 
 
 async def retried(attempt: Callable[[], Awaitable[T]], wait: Callable[[RetriableError], Awaitable[object]]) -> T:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -206,7 +206,13 @@ class MirrorCheckpointTask(SourceTask):
 
 
 #: Returns a report by kind, config and query; None if there is none of that kind.
-ReadReport = Callable[[str, Props, Mapping[str, str]], Mapping[str, Any] | None]
+ReadReport = Callable[[str, Props, Mapping[str, str]], Awaitable[Mapping[str, Any] | None]]
+
+
+async def _no_report(*_: object) -> None:
+    return None
+
+
 REFRESH: Final = "refresh groups"
 #: A connector counts as started after this time, even if its clusters have not answered.
 _FIRST_LOOK_S: Final = 10.0
@@ -215,13 +221,10 @@ _LOOK_AGAIN_S: Final = 5.0
 
 class MirrorCheckpointConnector(MirrorConnector):
     """``org.apache.kafka.connect.mirror.MirrorCheckpointConnector``; its tasks record latencies in ``written``, and
-    share ``maps``. ``reports`` are those of the worker; its calls block."""
+    share ``maps``. ``reports`` are those of the worker."""
 
     def __init__(
-        self,
-        written: WrittenLatencies | None = None,
-        maps: SharedMaps | None = None,
-        reports: ReadReport = lambda *_: None,
+        self, written: WrittenLatencies | None = None, maps: SharedMaps | None = None, reports: ReadReport = _no_report
     ) -> None:
         self._written = written or WrittenLatencies()
         self._maps = maps or SharedMaps()
@@ -316,11 +319,10 @@ class MirrorCheckpointConnector(MirrorConnector):
             self._groups = found
             self.context.request_task_reconfiguration()
 
-    def report(
+    async def report(
         self, kind: str, props: Props, tasks: Sequence[TaskReport], query: Mapping[str, str], connector: ConnectorReport
     ) -> Mapping[str, Any] | None:
-        # A plain function, which a worker calls outside its loop.
-        return self._reports(kind, props, query)
+        return await self._reports(kind, props, query)
 
     async def alter_offsets(
         self, props: Props, offsets: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]

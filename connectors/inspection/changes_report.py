@@ -4,18 +4,19 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from connect.core.errors import ConfigError
 from connect.kafka.concurrency import wall_ms
 from connect.kafka.long_log import LongLogs
 from connectors.config.client_config import FlowClients
 from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.inspection.flow_plan import FlowDrift, InternalTopics, Planned, drift_of_flow
 from connectors.inspection.plan_words import ACTIONS, drift_cells, in_words
+from connectors.kept_reports import rows_asked
 from connectors.source.plugin import access_of
 from connectors.source.worker_context import MirrorHost, looked_at_parts
 
@@ -23,8 +24,7 @@ PLAN: Final = "plan"
 DRIFT: Final = "drift"
 _MOST_ROWS: Final = 1000
 _DEFAULT_ROWS: Final = 100
-#: Less than the time limit of a report.
-_WITHIN_S: Final = 50.0
+_FRESH_S: Final = 30.0
 
 _Found = tuple[FlowDrift, int]
 
@@ -39,19 +39,17 @@ async def changes_report(
     """
     if kind not in (PLAN, DRIFT):
         return None
-    top = query.get("top") or str(_DEFAULT_ROWS)
-    if not (top.isascii() and top.isdigit()):
-        raise ConfigError(f"top is '{top}'; it has to be the number of rows to show, such as 100", "top")
-    drift, at_ms = await host.recent(settings.name).get(partial(_look, settings, clients))
+    top = rows_asked(query.get("top") or str(_DEFAULT_ROWS))
+    drift, at_ms = await host.kept.get(("changes", settings.name), _FRESH_S, partial(_look, settings, clients))
     rows, counts = await asyncio.to_thread(_rows, drift, kind, query.get("search", "").lower())
-    command = f"heliograph plan mm2.properties --flow '{settings.flow}'"
+    command = f"heliograph plan mm2.properties --flow {shlex.quote(settings.flow)}"
     return {
         "connector": settings.name,
         "flow": settings.flow,
         "at_ms": at_ms,
         "counts": counts,
         "matching": len(rows),
-        "rows": rows[: min(int(top), _MOST_ROWS)],
+        "rows": rows[:top],
         "notes": drift.plan.notes[:_MOST_ROWS],
         "unknown": list(dict.fromkeys((*drift.plan.unknown, *drift.unknown)))[:_MOST_ROWS],
         "command": command if kind == PLAN else f"{command} --drift",
@@ -59,19 +57,11 @@ async def changes_report(
 
 
 async def _look(settings: MirrorSourceSettings, clients: FlowClients) -> _Found:
-    """Look in a thread with a loop of its own, because the plan of thousands of topics takes longer than a turn."""
-    return await asyncio.to_thread(asyncio.run, _looked(settings, clients)), wall_ms()
-
-
-async def _looked(settings: MirrorSourceSettings, clients: FlowClients) -> FlowDrift:
     long_logs = LongLogs()
     try:
-        async with (
-            asyncio.timeout(_WITHIN_S),
-            looked_at_parts(clients, settings.source_alias, settings.target_alias, long_logs) as parts,
-        ):
+        async with looked_at_parts(clients, settings.source_alias, settings.target_alias, long_logs) as parts:
             # The running worker has made its internal topics.
-            return await drift_of_flow(settings, parts, access_of(settings, parts), InternalTopics(()))
+            return await drift_of_flow(settings, parts, access_of(settings, parts), InternalTopics(())), wall_ms()
     finally:
         long_logs.close()
 

@@ -14,7 +14,6 @@ from heapq import nsmallest
 from typing import Any, Final
 
 from connect.api.source import ConnectorReport, TaskReport
-from connect.core.errors import ConfigError
 from connect.core.model import State
 from connect.kafka.concurrency import wall_ms
 from connectors.config.connector_configs import MirrorSourceSettings
@@ -22,6 +21,7 @@ from connectors.dataplane.batches.fetched_batches import DECISIONS
 from connectors.flow_progress import PartitionLag, furthest, is_stopped
 from connectors.formats.types import TopicPartition
 from connectors.internal_topics import PartitionState
+from connectors.kept_reports import rows_asked
 from connectors.source.positions.gap_policy import advice
 from connectors.source.verdict_report import verdict_report
 from connectors.source.worker_context import FlowLook, FlowParts, MirrorHost
@@ -161,9 +161,7 @@ def search(asked: Asked, query: Mapping[str, str]) -> dict[str, Any]:
     """Return the partitions whose source or target name contains ``text`` and that are in ``state``: those that do not
     copy first, then by lag, ``top`` at most."""
     text, state = query.get("text", "").strip().lower(), query.get("state", "")
-    top = query.get("top", str(_FOUND))
-    if not (top.isascii() and top.isdigit()):
-        raise ConfigError(f"top is '{top}'; it has to be the number of partitions to return, such as {_FOUND}", "top")
+    top = rows_asked(query.get("top", str(_FOUND)), _MOST_FOUND)
     states = asked.look.states
     lags = {TopicPartition(one.topic, one.partition): one for one in asked.look.lag.partitions}
     found: list[PartitionLag] = []
@@ -181,7 +179,7 @@ def search(asked: Asked, query: Mapping[str, str]) -> dict[str, Any]:
         need = 2 if noted is None else 1 if not is_stopped(noted.state) else 0
         return need, -lag.records - lag.lost, lag.topic, lag.partition
 
-    rows = rows_of(asked, nsmallest(min(int(top), _MOST_FOUND), found, key=order))
+    rows = rows_of(asked, nsmallest(top, found, key=order))
     counted = Counter(one.state for one in states.values())
     copying = sum(one not in states for one in lags)
     return {

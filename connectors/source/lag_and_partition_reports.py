@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from connect.api.source import TaskReport
-from connect.core.errors import ConfigError, PermanentError
+from connect.core.errors import PermanentError
 from connect.core.model import State
 from connect.kafka.concurrency import in_turns
 from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.flow_progress import FlowLag
 from connectors.formats.types import TopicPartition
 from connectors.internal_topics import PartitionState, read_states, record_settings
+from connectors.kept_reports import rows_asked
 from connectors.source.positions.gap_policy import advice
 from connectors.source.worker_context import FlowParts
 from connectors.topic_sync.partition_assignment import assigned_before
@@ -20,18 +21,14 @@ from connectors.topic_sync.partition_assignment import assigned_before
 LAG: Final = "lag"
 PARTITIONS: Final = "partitions"
 _RUNNING: Final = "running"
-#: The highest ``top`` of a lag report.
-_MOST_NAMED: Final = 1000
 
 
 def lag_report(
     settings: MirrorSourceSettings, lag: FlowLag, contact: Mapping[str, Any], query: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the JSON of a lag report, with ``contact`` as JSON. Raises ConfigError if ``top`` is not a number."""
-    top = query.get("top", "")
-    if not (top.isascii() and top.isdigit()):
-        raise ConfigError(f"top is '{top}'; it has to be the number of partitions to name, such as 10", "top")
-    return {"connector": settings.name, "flow": settings.flow, **lag.to_json(min(int(top), _MOST_NAMED)), **contact}
+    top = rows_asked(query.get("top", ""))
+    return {"connector": settings.name, "flow": settings.flow, **lag.to_json(top), **contact}
 
 
 async def partitions_report(

@@ -7,6 +7,7 @@ task knows (records left out, why it starts again) is known of the tasks of this
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from connectors.source.positions.gap_policy import partition_facts
 from connectors.source.worker_context import FlowLook, FlowParts, MirrorHost
 
 #: A report reuses what was read this long ago.
-_FRESH_MS: Final = 3000
+_FRESH_S: Final = 3.0
 
 
 async def verdict_report(
@@ -39,7 +40,7 @@ async def verdict_report(
     ``query`` may name the ``rest`` URL and the ``file`` that commands of actions shall have."""
     look = host.look_of(settings.name)
     async with look.reading:
-        if wall_ms() - look.at_ms > _FRESH_MS:
+        if time.monotonic() > look.fresh_until_s:
             await _look(host, settings, parts, look)
     facts = await _facts(host, settings, connector, tasks, look, query)
     return {"connector": settings.name, "facts": facts.to_wire(), "verdict": judge(facts).to_wire()}
@@ -54,7 +55,7 @@ async def _look(host: MirrorHost, settings: MirrorSourceSettings, parts: FlowPar
             last_checkpoint_ms(settings, parts.store),
             work_of(parts.store, host.group_id),
         )
-    look.lag, look.at_ms = lag, wall_ms()
+    look.lag, look.at_ms, look.fresh_until_s = lag, wall_ms(), time.monotonic() + _FRESH_S
     look.trend.observe(look.at_ms, lag)
 
 
@@ -91,7 +92,9 @@ async def _facts(
     # A group without members is not the one that this worker is in, which may be on another cluster.
     if look.work is not None and look.work.members:
         facts = facts.with_lost_tasks(look.work.tasks)
-    return facts.with_partitions(partition_facts(name, settings.source_alias, look.states))
+    # In a thread, because thousands may be stopped.
+    found = await asyncio.to_thread(partition_facts, name, settings.source_alias, look.states)
+    return await asyncio.to_thread(facts.with_partitions, found)
 
 
 def _task(host: MirrorHost, connector: str, reported: TaskReport) -> TaskFacts:

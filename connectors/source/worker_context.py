@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import Recent, wall_ms
+from connect.kafka.concurrency import wall_ms
 from connect.kafka.log.committed_offsets import WorkHeld
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.long_log import LongLogs
@@ -36,6 +37,7 @@ from connectors.flow_progress import (
 )
 from connectors.formats.types import FlowName, TopicPartition
 from connectors.internal_topics import PartitionState
+from connectors.kept_reports import KeptReports
 from connectors.lag_reader import NOTHING, ContactWatch, SharedLag
 from connectors.source.positions.partition_pairs import Clusters
 from connectors.source.positions.stored_positions import MissingRights
@@ -43,6 +45,8 @@ from connectors.source.task import MirrorSourceTask
 from connectors.spark.engine import SparkEngine
 from connectors.transforms.target_names import FindPlugin
 
+#: A look is kept for this long after it was last read.
+_KEPT_S: Final = 3600.0
 #: Java's class and its alias, without the package.
 _ON_SPARK: Final = ("MirrorSourceConnector", "MirrorSource")
 
@@ -139,6 +143,8 @@ class FlowLook:
     """What was last read of a flow for its verdict, at ``at_ms`` since 1970; concurrent readers wait for one read."""
 
     at_ms: int = UNKNOWN
+    #: By the monotonic clock.
+    fresh_until_s: float = 0.0
     lag: FlowLag = NOTHING
     states: Mapping[TopicPartition, PartitionState] = field(default_factory=dict)
     checkpoint_ms: int = UNKNOWN
@@ -179,7 +185,7 @@ class MirrorHost:
     _lags: dict[str, SharedLag] = field(default_factory=dict)
     _looks: dict[str, FlowLook] = field(default_factory=dict)
     _histories: dict[str, FlowHistory] = field(default_factory=dict)
-    _recent: dict[str, Recent[Any]] = field(default_factory=dict)
+    kept: KeptReports = field(default_factory=KeptReports)
     written: WrittenLatencies = field(default_factory=WrittenLatencies)
     #: The position topics, which each task reads at its start.
     long_logs: LongLogs = field(default_factory=LongLogs)
@@ -253,6 +259,8 @@ class MirrorHost:
         self._moved_ms.pop(name, None)
         self._takeovers.pop(name, None)
         self._histories.pop(name, None)
+        self._lags.pop(name, None)
+        self._looks.pop(name, None)
 
     def lag_of(self, name: str) -> SharedLag:
         """Return the lag reader of the connector ``name``, which concurrent callers share."""
@@ -260,11 +268,13 @@ class MirrorHost:
 
     def look_of(self, name: str) -> FlowLook:
         """Return what was last read of the flow of the connector ``name``."""
+        if name not in self._looks:
+            # Reports do not hear of connectors that are deleted.
+            old_s = time.monotonic() - _KEPT_S
+            for one in [one for one, look in self._looks.items() if 0 < look.fresh_until_s < old_s]:
+                del self._looks[one]
+                self._lags.pop(one, None)
         return self._looks.setdefault(name, FlowLook())
-
-    def recent(self, name: str) -> Recent[Any]:
-        """Return the last look at what the connector ``name`` would change, which concurrent callers share."""
-        return self._recent.setdefault(name, Recent())
 
     @contextlib.contextmanager
     def shown(self, name: str, index: int, task: MirrorSourceTask) -> Iterator[None]:

@@ -6,8 +6,11 @@ A record is JSON behind a version, by source partition, in the topic of the offs
 
 from __future__ import annotations
 
+import asyncio
 import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import nsmallest
 from typing import Any, Final
 
 import orjson
@@ -17,6 +20,7 @@ from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.formats.position import KeyKind, text
 from connectors.formats.types import TopicPartition, Wired
 from connectors.internal_topics import RecordKind, read_records, record_settings
+from connectors.kept_reports import rows_asked
 from connectors.verification.ranges import RangeResult
 from connectors.verification.report import NAMED_DIFFERENCES, ExplainedRange, PartitionResult, RangeReason
 
@@ -83,15 +87,45 @@ VERIFIED: Final[RecordKind[TopicPartition, Verified]] = RecordKind(
 )
 
 
-async def verification_report(settings: MirrorSourceSettings, store: Cluster) -> dict[str, Any]:
-    """Return what ``heliograph verify`` has found so far; ``verified_ms``: of the partition whose last range was
-    compared the longest ago, -1 if none was. Errors as :func:`read_records`."""
+#: Differences and explained ranges of a partition in a report with ``top``.
+_NAMED_OF_EACH: Final = 5
+
+
+async def verification_report(
+    settings: MirrorSourceSettings, store: Cluster, query: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return what ``heliograph verify`` has found so far, as :func:`verification_as_json`. Errors are those of
+    :func:`read_records`, and ConfigError for a ``top`` that is not a number."""
     stored = await read_records(store, record_settings(settings), VERIFIED)
-    results = [stored[one].result for one in sorted(stored)]
+    # In a thread, because thousands of partitions take longer than one turn of the event loop may.
+    found = await asyncio.to_thread(verification_as_json, [stored[one].result for one in sorted(stored)], query)
+    return {"connector": settings.name, "flow": settings.flow, **found}
+
+
+def verification_as_json(results: Sequence[PartitionResult], query: Mapping[str, str]) -> dict[str, Any]:
+    """Return the results as JSON; ``verified_ms``: of the partition whose last range was compared the longest ago, -1
+    if none was.
+
+    With ``top``, only that number of partitions whose source or target name contains ``search``, each with its first
+    differences and explained ranges: most differences first, then those compared the longest ago.
+    """
+    shown = _found(results, query) if "top" in query else results
     return {
-        "connector": settings.name,
-        "flow": settings.flow,
         "verified_ms": min((one.verified_ms for one in results if one.verified_ms), default=-1),
+        "newest_ms": max((one.verified_ms for one in results), default=-1),
+        "records": sum(one.records for one in results),
         "differences": sum(one.differences_total for one in results),
-        "partitions": [one.to_wire() for one in results],
+        "all": len(results),
+        "partitions": [one.to_wire() for one in shown],
     }
+
+
+def _found(results: Sequence[PartitionResult], query: Mapping[str, str]) -> list[PartitionResult]:
+    search = query.get("search", "").strip().lower()
+    names = ((one, f"{one.topic}-{one.partition} {one.target_topic}-{one.target_partition}") for one in results)
+    matching = [one for one, name in names if search in name.lower()]
+    first = nsmallest(rows_asked(query["top"]), matching, key=lambda one: (-one.differences_total, one.verified_ms))
+    return [
+        replace(one, differences=one.differences[:_NAMED_OF_EACH], explained=one.explained[:_NAMED_OF_EACH])
+        for one in first
+    ]

@@ -23,7 +23,12 @@ INTERVAL_S: Final = 2.0
 _SHARE: Final = 1 / 3
 #: The browser connects again after that, so that a user who may no longer read is refused.
 _LONGEST_S: Final = 900.0
-_HEADERS: Final = ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"))
+#: The last one makes nginx pass on each event at once.
+_HEADERS: Final = (
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-store, no-transform"),
+    (b"x-accel-buffering", b"no"),
+)
 
 #: Takes a snapshot.
 Look = Callable[[], Awaitable[dict[str, Any]]]
@@ -84,16 +89,12 @@ class LiveFeed:
         while self._clients:
             began_s = clock()
             try:
-                seen = {"at_ms": wall_ms(), **await self._look()}
+                event = orjson.dumps({"at_ms": wall_ms(), **await self._look()})
             except Exception as error:  # a bug must not end the stream of all pages
                 log.error("the flows could not be read for the dashboard", exc_info=error)
-                seen = {
-                    "at_ms": wall_ms(),
-                    "flows": {},
-                    "starting": [],
-                    "error": "The flows cannot be read; see the log.",
-                }
-            self._event = b"data: " + orjson.dumps(seen) + b"\n\n"
+                problem = "The flows cannot be read because of a bug; the worker's log says more."
+                event = orjson.dumps({"at_ms": wall_ms(), "flows": {}, "starting": [], "error": problem})
+            self._event = b"data: " + event + b"\n\n"
             news, self._news = self._news, asyncio.Event()
             news.set()
             await asyncio.sleep(max(self._interval_s, (clock() - began_s) / _SHARE) - (clock() - began_s))

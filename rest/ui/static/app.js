@@ -1,6 +1,6 @@
 // The shell: finds the page of the address, reads who asks, listens to the worker's events, and draws the frame.
 import { html, render, useErrorBoundary } from "/ui/static/vendor/preact.js";
-import { Problem, api, hrefOf, useAnswer, useEffect, useRef, useState } from "/ui/static/kit.js";
+import { Problem, api, hrefOf, isAsking, useAnswer, useEffect, useRef, useState } from "/ui/static/kit.js";
 
 /** Pages of one flow, in order: name, title. A page without a file in pages/ is not listed. */
 const PAGES = [
@@ -15,9 +15,17 @@ const THEMES = ["auto", "light", "dark"];
 const RECONNECT_MS = 3000;
 const loaded = new Map();
 
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
 /** `{page, flow}` of the address; `#/flow/us->eu/groups` is the page groups of the flow us->eu. */
 function route() {
-  const [first, name, page] = location.hash.replace(/^#\/?/, "").split("?")[0].split("/").map(decodeURIComponent);
+  const [first, name, page] = location.hash.replace(/^#\/?/, "").split("?")[0].split("/").map(decoded);
   return first === "flow" && name ? { page: page || "flow", flow: name } : { page: "overview", flow: null };
 }
 
@@ -31,7 +39,10 @@ function useRoute() {
   return at;
 }
 
-/** The newest event of the worker, and whether it still answers. */
+/**
+ * The newest event of the worker, and whether it still answers. A page that is not seen gets none, because a browser has
+ * six connections for all pages of a worker.
+ */
 function useLive() {
   const [state, setState] = useState({ live: null, isLost: false });
   useEffect(() => {
@@ -39,27 +50,45 @@ function useLive() {
     let timer = 0;
     const open = () => {
       events = new EventSource("/ui/events");
-      events.onmessage = (event) => setState({ live: JSON.parse(event.data), isLost: false });
+      // What a dialog is about stays the same while it is open.
+      events.onmessage = (event) => isAsking() || setState({ live: JSON.parse(event.data), isLost: false });
       events.onerror = () => {
         setState((before) => ({ ...before, isLost: true }));
         // The browser gives up after any answer but 200, such as the 404 of a worker that is starting.
         if (events.readyState === EventSource.CLOSED) timer = setTimeout(open, RECONNECT_MS);
       };
     };
-    open();
-    return () => {
+    const seen = () => {
       clearTimeout(timer);
-      events.close();
+      events?.close();
+      if (!document.hidden) open();
+    };
+    seen();
+    document.addEventListener("visibilitychange", seen);
+    return () => {
+      document.removeEventListener("visibilitychange", seen);
+      clearTimeout(timer);
+      events?.close();
     };
   }, []);
   return state;
 }
 
+/** Remember the theme, or return it; browsers that keep nothing refuse both. */
+function kept(theme) {
+  try {
+    if (theme) localStorage.setItem("theme", theme);
+    return localStorage.getItem("theme");
+  } catch {
+    return null;
+  }
+}
+
 function useTheme() {
-  const [theme, setTheme] = useState(localStorage.getItem("theme") || "auto");
+  const [theme, setTheme] = useState(kept() || "auto");
   useEffect(() => {
     document.documentElement.dataset.theme = theme;
-    localStorage.setItem("theme", theme);
+    kept(theme);
   }, [theme]);
   return [theme, () => setTheme(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length])];
 }
@@ -77,7 +106,7 @@ function Page({ name, ...given }) {
       (module) => isOver || setComponent(() => module.default),
       () => {
         loaded.delete(name);
-        if (!isOver) setFailed(new Error(`The page ${name} cannot be loaded.`));
+        if (!isOver) setFailed(new Error(`The page ${name} cannot be loaded. Reload it in the browser.`));
       },
     );
     return () => (isOver = true);
@@ -104,8 +133,9 @@ function Help({ dialog, pages }) {
 
 function App() {
   const { page, flow: name } = useRoute();
-  const me = useAnswer(() => api.get("/ui/api/me"), []);
   const { live, isLost } = useLive();
+  // Again after a restart of the worker, which may have other users and pages.
+  const me = useAnswer(() => api.get("/ui/api/me"), [isLost]);
   const [theme, nextTheme] = useTheme();
   const help = useRef(null);
   const flows = live ? Object.values(live.flows) : [];
@@ -136,8 +166,9 @@ function App() {
 
   const link = (href, title, isHere) => html`<a href=${href} aria-current=${isHere ? "page" : null}>${title}</a>`;
   const content = () => {
-    if (me.error) return html`<${Problem} error=${me.error} />`;
+    if (me.error && (!me.data || [401, 403].includes(me.error.status))) return html`<${Problem} error=${me.error} />`;
     if (!me.data || !live) return html`<p class="quiet">Reading the flows...</p>`;
+    if (live.error) return null;
     if (name && !flow) return html`<${Problem} error=${`This worker knows no flow ${name}.`} />`;
     return html`<${Page} name=${page} key=${`${page} ${name}`} flow=${flow} api=${api} caller=${me.data} live=${live} />`;
   };
@@ -158,7 +189,7 @@ function App() {
         <button onClick=${() => help.current.showModal()} title="Keys (?)" aria-label="Keys">?</button>
       </div>
     </header>
-    ${isLost && html`<p class="lost" role="status">The worker does not answer. What you see is old; the page connects again by itself.</p>`}
+    ${isLost && html`<p class="lost" role="status">No news from the worker: it does not answer, or too many pages are open. What you see is old; the page connects again by itself.</p>`}
     ${live?.error && html`<${Problem} error=${live.error} />`}
     <main id="main" tabindex="-1">
       ${flow && page !== "flow" && html`<p class="crumb">Flow ${flow.name}</p>`}

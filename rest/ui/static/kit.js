@@ -24,7 +24,13 @@ async function request(method, path, body) {
     throw new ApiError(0, "The worker does not answer.");
   }
   const text = await response.text();
-  const found = text ? JSON.parse(text) : null;
+  let found = null;
+  try {
+    found = text ? JSON.parse(text) : null;
+  } catch {
+    // Such as the page of a proxy.
+    throw new ApiError(response.status, `The answer (HTTP ${response.status}) is not of the worker. Is a proxy before it?`);
+  }
   if (!response.ok) throw new ApiError(response.status, found?.message || `The worker answered ${response.status}.`);
   return found;
 }
@@ -47,6 +53,9 @@ export const api = {
 };
 
 const ROLES = ["NONE", "VIEW", "OPERATE", "ADMIN"];
+
+/** An argument of a command, so that a shell takes it as one word. */
+export const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`);
 
 /** Whether a caller has a role or a higher one. */
 export const may = (caller, role) => ROLES.indexOf(caller?.role) >= ROLES.indexOf(role);
@@ -97,9 +106,17 @@ export const time = (ms) => (isUnknown(ms) ? UNKNOWN : new Date(ms).toLocaleStri
 
 // -- components --------------------------------------------------------------------------------------------------
 
+const HOLD_MS = 300;
+
+export const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+/** Whether a dialog is open. */
+export const isAsking = () => document.querySelector("dialog[open]") !== null;
+
 /**
  * Read `path()` once, again when one of `deps` changes, and every `everyMs` if given. Returns `{data, error, reload}`;
- * `data` stays while a newer answer is awaited.
+ * `data` stays while a newer answer is awaited, and while a dialog is open: the row that it is about must stay the same.
+ * A page that is not seen reads nothing again.
  */
 export function useAnswer(read, deps, everyMs = 0) {
   const [answer, setAnswer] = useState({ data: null, error: null });
@@ -107,14 +124,18 @@ export function useAnswer(read, deps, everyMs = 0) {
   useEffect(() => {
     let isOver = false;
     let timer = 0;
+    const again = () => {
+      if (everyMs && !isOver) timer = setTimeout(() => (document.hidden ? again() : look()), everyMs);
+    };
     const look = async () => {
       try {
         const data = await read();
+        while (isAsking() && !isOver) await pause(HOLD_MS);
         if (!isOver) setAnswer({ data, error: null });
       } catch (error) {
         if (!isOver) setAnswer((before) => ({ data: before.data, error }));
       }
-      if (everyMs && !isOver) timer = setTimeout(look, everyMs);
+      again();
     };
     look();
     return () => {

@@ -1,5 +1,5 @@
 // Changes: what the flow would change on its clusters, what differs, and who changed what.
-import { Badge, Command, Problem, Search, Table, api, count, html, time, useAnswer, useState } from "/ui/static/kit.js";
+import { Badge, Command, Problem, Search, Table, api, count, html, quoted, time, useAnswer, useState } from "/ui/static/kit.js";
 
 const TOP = 100;
 
@@ -50,7 +50,7 @@ function Audit({ flow }) {
           ["What", (entry) => entry.what],
           ["How", (entry) => html`${entry.how} ${tone(entry) === "bad" && html`<${Badge} tone="bad">${entry.status >= 400 ? "refused" : "stopped"}<//>`}`],
         ]} />
-      <${Command} text=${`heliograph connectors audit ${flow.connectors.source} --rest ${url}`} />
+      <${Command} text=${`heliograph connectors audit ${quoted(flow.connectors.source)} --rest ${quoted(url)}`} />
       <p class="quiet">From topic ${data.topic}. ${data.waiting > 0 && `${count(data.waiting)} entries wait to be written.`}</p>`}
   </section>`;
 }

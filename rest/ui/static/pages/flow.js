@@ -28,9 +28,12 @@ function Actions({ flow, caller, done }) {
   </div>`;
 }
 
-function History({ history }) {
+/** What a heading adds where figures are not of the whole flow. */
+const ofHere = ({ here, all }) => (here < all ? ` of the ${here} of ${all} tasks on this worker` : "");
+
+function History({ history, tasks }) {
   const at = history.at_ms.filter((each) => each !== null);
-  return html`<section class="card"><h2>Last hour</h2><div class="charts">
+  return html`<section class="card"><h2>Last hour${ofHere(tasks)}</h2><div class="charts">
     <${Chart} title="Lag, records" times=${at} values=${history.lag_records} format=${count} />
     <${Chart} title="Lag, age of the oldest" times=${at} values=${history.lag_ms} format=${duration} />
     <${Chart} title="Records a second" times=${at} values=${history.records_per_s} format=${count} />
@@ -58,7 +61,7 @@ const Furthest = ({ flow, rows }) => html`<section class="card"><h2>Partitions w
   ]} />
   <p><a href=${hrefOf(flow, "partitions")}>All partitions, with a search</a></p></section>`;
 
-const Spark = ({ spark }) => html`<section class="card"><h2>Spark</h2>
+const Spark = ({ spark }) => html`<section class="card"><h2>Spark of this worker</h2>
   <${Problem} error=${spark.problem} />
   <dl class="figures">
     <${Figure} name="Runs at">${spark.place || "not started"}<//>
@@ -66,7 +69,7 @@ const Spark = ({ spark }) => html`<section class="card"><h2>Spark</h2>
     <${Figure} name="Slots in use">${count(spark.used)}${spark.slots === null ? "" : ` of ${count(spark.slots)}`}<//>
   </dl></section>`;
 
-const Batches = ({ batches }) => html`<section class="card"><h2>Batches since the tasks began</h2>
+const Batches = ({ batches, tasks }) => html`<section class="card"><h2>Batches since the tasks began${ofHere(tasks)}</h2>
   <${Table} caption="Batches by kind and reason" rows=${batches} empty="No batch was copied here yet." columns=${[
     ["Kind", (one) => one.kind],
     ["Reason", (one) => one.reason],
@@ -102,9 +105,9 @@ export default function Flow({ flow, caller }) {
       <${Verdict} flow=${flow} /></section>`}
     ${data ? html`
       <${Errors} flow=${flow} failed=${data.failed} />
-      <${History} history=${data.history} />
+      <${History} history=${data.history} tasks=${data.tasks} />
       <${Furthest} flow=${flow} rows=${data.furthest} />
       <${Workers} workers=${data.workers} tasks=${data.tasks} />
-      <div class="grid"><${Batches} batches=${data.batches} /><${Spark} spark=${data.spark} /></div>`
+      <div class="grid"><${Batches} batches=${data.batches} tasks=${data.tasks} /><${Spark} spark=${data.spark} /></div>`
       : html`<p class="quiet">Reading the details...</p>`}`;
 }

@@ -1,15 +1,14 @@
 // Partitions: a search on the server; those that do not copy come first, then those of greatest lag.
-import { Action, Badge, Problem, Search, Table, api, count, duration, html, may, time, useAnswer, useState } from "/ui/static/kit.js";
+import { Action, Badge, Problem, Search, Table, api, count, duration, html, may, pause, time, useAnswer, useState } from "/ui/static/kit.js";
 
 const REFRESH_MS = 5000;
 const [FEW, MANY] = [50, 200];
 const STOPS_WITHIN_MS = 60000;
 
-const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
-
-/** Stop the connector, set the offset, and resume it: offsets can be altered only while it is STOPPED. */
+/** Stop the connector, set the offset, and return to its state: offsets can be altered only while it is STOPPED. */
 async function setPosition(flow, cluster, row, offset) {
   const path = api.connector(flow);
+  const after = { PAUSED: "pause", STOPPED: "stop" }[(await api.get(`${path}/status`)).connector.state] || "resume";
   await api.send("PUT", `${path}/stop`);
   try {
     const until = Date.now() + STOPS_WITHIN_MS;
@@ -21,7 +20,7 @@ async function setPosition(flow, cluster, row, offset) {
     const partition = { cluster, topic: row.topic, partition: row.partition };
     await api.send("PATCH", `${path}/offsets`, { offsets: [{ partition, offset: offset === null ? null : { offset } }] });
   } finally {
-    await api.send("PUT", `${path}/resume`);
+    await api.send("PUT", `${path}/${after}`);
   }
 }
 
@@ -36,7 +35,7 @@ function SetPosition({ flow, cluster, row, done }) {
       after it are copied, perhaps again.</p>
     <ul>
       <li>Offsets can be altered only while the connector is stopped. This stops <b>all</b> partitions of ${flow.name} for some
-        seconds, sets the offset, and resumes them.</li>
+        seconds, sets the offset, and resumes them, unless the connector is paused or stopped now.</li>
       <li>A partition of which nothing was copied yet has no offset to alter.</li>
       <li>If its topic was recreated, set on.topic.recreated = restart first.</li>
     </ul>

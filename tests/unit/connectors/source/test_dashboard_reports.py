@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import time
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
@@ -51,7 +52,7 @@ def ten_thousand() -> Asked:
     host = MirrorHost({}, cast(SharedSpark, spark), cast(Any, None), lambda: True)
     host.running["m", 3] = cast(MirrorSourceTask, CopyingTask(lags))
     look = host.look_of("m")
-    look.lag, look.states, look.at_ms = FlowLag(tuple(lags)), states, 1 << 62
+    look.lag, look.states, look.fresh_until_s = FlowLag(tuple(lags)), states, math.inf
     settings = SimpleNamespace(name="m", source_alias="us", flow_name=FlowName("us", "eu"))
     return Asked(
         host,
@@ -91,7 +92,7 @@ def test_a_search_is_by_source_and_target_name_and_by_state(asked: Asked) -> Non
     assert whole["found"] == PARTITIONS - 2 and whole["states"] == {"copying": 9998, QUARANTINED: 1, "waiting": 1}
 
 
-async def test_a_report_of_ten_thousand_partitions_holds_the_loop_for_less_than_20_ms(asked: Asked) -> None:
+async def test_a_report_of_ten_thousand_stopped_partitions_holds_the_loop_for_less_than_20_ms() -> None:
     """Measured in CPU time of the loop's thread, because a busy machine adds to any other."""
     turns: list[float] = []
 
@@ -101,6 +102,9 @@ async def test_a_report_of_ten_thousand_partitions_holds_the_loop_for_less_than_
             await asyncio.sleep(0)
             turns.append(time.thread_time() - began_s)
 
+    stopped = PartitionState(QUARANTINED, "too large", "us.orders", 5)
+    asked = ten_thousand()
+    asked.look.states = {TopicPartition("orders", index): stopped for index in range(PARTITIONS)}
     gc.disable()  # as good as in a worker, which collects rarely
     try:
         async with Scope("test") as scope:

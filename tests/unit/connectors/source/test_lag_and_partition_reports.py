@@ -48,7 +48,7 @@ def test_a_lag_names_as_many_as_are_asked_for() -> None:
     assert (reported["flow"], reported["records"], reported["unknown"]) == ("us->eu", 10, {"a-9": "no leader"})
     assert [one["partition"] for one in reported["furthest"]] == [4, 3]
     for wrong in ("", "-1", "x", "٣"):
-        with pytest.raises(ConfigError, match="the number of partitions to name"):
+        with pytest.raises(ConfigError, match="the number of rows to show"):
             lag_report(settings(), lag, {}, {"top": wrong})
 
 
