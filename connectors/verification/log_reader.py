@@ -199,6 +199,7 @@ class LogReader:
         self._pace = pace
         self._position = begin
         self._leader: tuple[int, UUID | None] | None = None
+        self._topic_id: UUID | None = None
         self._batches: deque[LogBatch] = deque()
         self._scope = Scope(f"read {partition}")
         self._ahead: asyncio.Task[tuple[int, list[LogBatch]]] | None = None
@@ -302,7 +303,11 @@ class LogReader:
         leader = metadata.leader(topic, index)
         if leader is None:
             raise RetriableError(f"{self.where} has no leader now")
-        self._leader = leader, metadata.topics[topic].topic_id
+        topic_id = metadata.topics[topic].topic_id
+        if self._topic_id not in (None, topic_id):
+            raise PermanentError(f"{self.where} was recreated while it was read; run this again")
+        self._topic_id = topic_id
+        self._leader = leader, topic_id
         return self._leader
 
     def _cut(self, raw: bytes, position: int, aborted: Any) -> tuple[int, list[LogBatch]]:
