@@ -347,6 +347,8 @@ async def _cut_by_time(
         offset = found.get(scope.source, -1)
         offsets.append(offset if offset >= 0 else scope.end)
     begin, end = offsets
+    if begin is not None and scope.due >= 0:
+        begin = min(begin, scope.due)  # the map knows no place behind that, and copies go on
     if begin is not None and begin > scope.begin:
         place = await reader.forward(scope.pair, begin)
         if place is not None:
