@@ -53,7 +53,7 @@ def verify(
 
     It continues where the last run ended. Progress is printed to standard error, with --json as JSON lines.
 
-    Exit codes: 0 equal, 2 differences, 1 an error or partitions that could not be compared."""
+    Exit codes: 0 equal, 2 differences, 1 an error, or no difference and partitions that could not be compared."""
     from connect.cli.commands import verify as command
 
     if check_report is not None:

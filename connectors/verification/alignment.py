@@ -58,53 +58,52 @@ def digest_of(record: Any, is_timed: bool) -> int:
 
 
 class Lone(NamedTuple):
-    """A record without a partner. ``other_offset``: of the other log's next record that has one. ``block``: records
-    with the same number lay between the same equal records."""
+    """A record without a partner. ``other_offset``: of the other log's next record that has one. ``other_after``: the
+    offset behind its last one that has. ``block``: records with the same number lay between the same equal records."""
 
     record: Any
     other_offset: int
+    other_after: int
     block: int
 
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
     """``taken``: how many records of each list are decided. ``ours`` and ``theirs``: lone records, each with its index,
-    its block, counted from 0, and the index of the next record with a partner in the other list."""
+    its block, counted from 0, and the other list's records between the same neighbours: the first, and the one behind
+    the last."""
 
     taken: tuple[int, int]
-    ours: list[tuple[int, int, int]]
-    theirs: list[tuple[int, int, int]]
+    ours: list[tuple[int, int, int, int]]
+    theirs: list[tuple[int, int, int, int]]
     blocks: int
 
 
 def align(ours: Sequence[int], theirs: Sequence[int], *, is_all: bool, is_most: bool) -> Alignment | None:
     """Align two lists of digests up to the first :data:`SURE` equal ones in a row; as a whole if that ``is_all`` there
-    is; up to the last equal ones if no more can be held (``is_most``). None: more records are needed."""
-    lone_ours: list[tuple[int, int, int]] = []
-    lone_theirs: list[tuple[int, int, int]] = []
+    is; up to the last equal ones if no more can be held (``is_most``), which may take none. None: more records are
+    needed."""
+    lone_ours: list[tuple[int, int, int, int]] = []
+    lone_theirs: list[tuple[int, int, int, int]] = []
     mine = other = blocks = 0
     for first, second, length in SequenceMatcher(None, ours, theirs, autojunk=False).get_matching_blocks():
         if not length and not is_all:
             break  # what is behind the last equal records may have its partner further on
         if first > mine or second > other:
-            lone_ours += [(index, blocks, second) for index in range(mine, first)]
-            lone_theirs += [(index, blocks, first) for index in range(other, second)]
+            lone_ours += [(index, blocks, other, second) for index in range(mine, first)]
+            lone_theirs += [(index, blocks, mine, first) for index in range(other, second)]
             blocks += 1
         if length >= SURE and not is_all:
             return Alignment((first, second), lone_ours, lone_theirs, blocks)
         mine, other = first + length, second + length
     if is_all:
         return Alignment((mine, other), lone_ours, lone_theirs, blocks)
-    if not is_most:
-        return None
-    if mine or other:
-        return Alignment((mine, other), lone_ours, lone_theirs, blocks)
-    return _nth_with_nth(min(len(ours), len(theirs)))
+    return Alignment((mine, other), lone_ours, lone_theirs, blocks) if is_most else None
 
 
-def _nth_with_nth(count: int) -> Alignment:
+def nth_with_nth(count: int) -> Alignment:
     """Return the alignment of lists that have nothing in common: the nth records are each other's."""
-    each = [(index, index, index + 1) for index in range(count)]
+    each = [(index, index, index, index + 1) for index in range(count)]
     return Alignment((count, count), each, list(each), count)
 
 

@@ -11,10 +11,12 @@ compaction, missing or extra.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from connectors.verification.alignment import (
+    SURE,
     Alignment,
     Lone,
     align,
@@ -24,6 +26,7 @@ from connectors.verification.alignment import (
     digest_of,
     equal_prefix,
     has_own_time,
+    nth_with_nth,
     paired,
 )
 from connectors.verification.log_reader import Cursor, LogReader, Transform, is_same
@@ -34,6 +37,8 @@ from connectors.verification.report import NAMED_DIFFERENCES, Difference, Differ
 _FIRST_WINDOW: Final = 64
 _LARGEST_WINDOW: Final = 4096
 _WIDER: Final = 4
+#: How often a range is searched for where the other log continues: each time reads the rest of it again.
+_MOST_SEARCHES: Final = 16
 #: What changed and what was cleaned look alike in a compacted log, unless this much is the same.
 _SURELY_CHANGED: Final = 3
 
@@ -55,6 +60,7 @@ class Comparison:
         self._blocks = 0
         self._is_timed = True
         self._held_bytes = 0
+        self._searches = 0
         #: Whether the range begins with records of block 0.
         self._begins_lone = False
         self.result = RangeResult(plan.begin, plan.target_begin)
@@ -116,7 +122,7 @@ class Comparison:
                 and len(ours) == len(source.records) - source.at
                 and len(theirs) == len(target.records) - target.at
             )
-            self._is_timed = not has_own_time(theirs[0])
+            self._is_timed = not any(map(has_own_time, theirs))
             found = align(
                 [digest_of(one, self._is_timed) for one in ours],
                 [digest_of(one, self._is_timed) for one in theirs],
@@ -126,9 +132,59 @@ class Comparison:
             if found is not None:
                 break
             size *= _WIDER
+        if found.taken == (0, 0):
+            if await self._skip(ours, theirs):
+                return
+            found = nth_with_nth(min(len(ours), len(theirs)))
         self._keep(self._without_not_copied(found, ours), ours, theirs)
         if self._held_bytes > self._plan.held_bytes:
             await self._settle()
+
+    async def _skip(self, ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
+        """Keep what one log has before the place where the other continues, if that is further on than can be aligned.
+        Return whether there is such a place."""
+        for side, cursor, held, here, there in (
+            ("source", self._source, self._ours, ours, theirs),
+            ("target", self._target, self._theirs, theirs, ours),
+        ):
+            if self._searches >= _MOST_SEARCHES:
+                return False
+            self._searches += 1
+            until = await self._place_of(there, side, here[0].offset, cursor.reader.end)
+            if until is None:
+                continue
+            other_after = (self._target if side == "source" else self._source).position
+            # A settlement puts other lists there.
+            is_source = held is self._ours
+            while await cursor.fill() and cursor.records[cursor.at].offset < until:
+                one = cursor.records[cursor.at]
+                self._hold(self._ours if is_source else self._theirs, one, (other_after, there[0].offset), 0)
+                cursor.take(1)
+                if self._held_bytes > self._plan.held_bytes:
+                    await self._settle()
+            self._blocks += 1
+            return True
+        return False
+
+    async def _place_of(self, records: Sequence[Any], side: str, begin: int, end: int) -> int | None:
+        """Return the offset, from ``begin`` on, where a side has some of the other's ``records`` in a row."""
+        digests = [digest_of(one, self._is_timed) for one in records]
+        length = min(SURE, len(digests))
+        wanted = {tuple(digests[at : at + length]) for at in range(len(digests) - length + 1)}
+        last: deque[int] = deque(maxlen=length)
+        offsets: deque[int] = deque(maxlen=length)
+        cursor = Cursor(self._open(side, begin, end), self._transform if side == "source" else None)
+        try:
+            while await cursor.fill():
+                for one in cursor.records[cursor.at :]:
+                    last.append(digest_of(one, self._is_timed))
+                    offsets.append(one.offset)
+                    if tuple(last) in wanted:
+                        return offsets[0]
+                cursor.at = len(cursor.records)
+        finally:
+            await cursor.reader.close()
+        return None
 
     def _without_not_copied(self, found: Alignment, ours: Sequence[Any]) -> Alignment:
         """Leave source records out behind which the target has nothing, and that the flow may not have copied yet."""
@@ -140,20 +196,21 @@ class Comparison:
         return Alignment((mine, other), lone, found.theirs, found.blocks)
 
     def _keep(self, found: Alignment, ours: Sequence[Any], theirs: Sequence[Any]) -> None:
-        if not self.result.records and not self._blocks:
-            self._begins_lone = True
-        for index, block, next_other in found.ours:
-            self._hold(self._ours, ours[index], _offset_at(theirs, next_other), block)
-        for index, block, next_other in found.theirs:
-            self._hold(self._theirs, theirs[index], _offset_at(ours, next_other), block)
+        for index, block, first, end in found.ours:
+            self._hold(self._ours, ours[index], _between(theirs, first, end, self._target.position), block)
+        for index, block, first, end in found.theirs:
+            self._hold(self._theirs, theirs[index], _between(ours, first, end, self._source.position), block)
         self._blocks += found.blocks
         mine, other = found.taken
         self.result.records += mine - len(found.ours)
         self._source.take(mine)
         self._target.take(other)
 
-    def _hold(self, held: list[Lone], record: Any, other_offset: int, block: int) -> None:
-        held.append(Lone(record, other_offset, self._blocks + block))
+    def _hold(self, held: list[Lone], record: Any, between: tuple[int, int], block: int) -> None:
+        """``between``: the other log's ``other_after`` and ``other_offset`` of :class:`Lone`."""
+        if not self.result.records and not self._blocks:
+            self._begins_lone = True
+        held.append(Lone(record, between[1], between[0], self._blocks + block))
         self._held_bytes += size_of(record)
 
     async def _finish(self) -> None:
@@ -161,14 +218,14 @@ class Comparison:
         source, target, plan = self._source, self._target, self._plan
         while await target.fill():
             for one in target.records[target.at :]:
-                self._hold(self._theirs, one, plan.end, 0)
+                self._hold(self._theirs, one, (source.position, plan.end), 0)
             target.take(len(target.records) - target.at)
             if self._held_bytes > plan.held_bytes:
                 await self._settle()
         while await source.fill():
             due = [one for one in source.records[source.at :] if one.offset < plan.due]
             for one in due:
-                self._hold(self._ours, one, plan.target_end, 0)
+                self._hold(self._ours, one, (target.position, plan.target_end), 0)
             source.take(len(due))
             if not source.is_between_batches:  # the flow has still to copy the others
                 self._explain("source", source.records[source.at].offset, plan.end - 1, RangeReason.NOT_COPIED)
@@ -187,8 +244,8 @@ class Comparison:
             ("source", self._source.reader, RangeReason.RETENTION_SOURCE),
             ("target", self._target.reader, RangeReason.RETENTION_TARGET),
         ):
-            if reader.deleted_to > reader.begin:
-                self._explain(side, reader.begin, min(reader.deleted_to, reader.end) - 1, reason)
+            for first, end in reader.deleted:
+                self._explain(side, first, min(end, reader.end) - 1, reason)
 
     async def _settle(self) -> None:
         """Explain the lone records so far."""
@@ -313,12 +370,14 @@ class Comparison:
         return left
 
     async def _last_of(self, side: str, wanted: set[bytes | None]) -> dict[bytes | None, tuple[int, bool]]:
-        """Return the offset of the last record of each key, and whether it is a tombstone, up to the log's end."""
+        """Return the offset of the last record of each key, and whether it is a tombstone, up to the log's end as it is
+        now: what was written meanwhile lets a cleaner remove what was there before."""
         plan = self._plan
         begin, end = (plan.begin, plan.end) if side == "source" else (plan.target_begin, plan.target_end)
         found: dict[bytes | None, tuple[int, bool]] = {}
         cursor = Cursor(self._open(side, begin, end), self._transform if side == "source" else None)
         try:
+            await cursor.reader.extend()
             while await cursor.fill():
                 for one in cursor.records[cursor.at :]:
                     if one.key in wanted:
@@ -352,13 +411,14 @@ def _inside(lone: Sequence[Lone], ranges: Sequence[tuple[int, int]]) -> list[Lon
 
 
 def _beside(lone: Sequence[Lone], other: LogReader, begins_later: bool) -> list[Lone]:
-    """Return the records next to what the other log has deleted: those that the range begins with, and those before the
-    first record that the other log still had."""
-    found = [one for one in lone if begins_later and one.block == 0]
-    if not found and other.deleted_to > other.begin:
-        block = next((one.block for one in lone if one.other_offset >= other.deleted_to), -1)
-        found = [one for one in lone if one.block == block]
-    return found
+    """Return the records next to what the other log has deleted: those that the range begins with, and those whose
+    neighbours in the other log are on either side of what it deleted."""
+    ends = [min(end, other.end) for _, end in other.deleted]
+    return [
+        one
+        for one in lone
+        if (begins_later and one.block == 0) or any(one.other_after <= end <= one.other_offset for end in ends)
+    ]
 
 
 def size_of(record: Any) -> int:
@@ -366,8 +426,10 @@ def size_of(record: Any) -> int:
     return 200 + len(record.key or b"") + len(record.value or b"")
 
 
-def _offset_at(records: Sequence[Any], index: int) -> int:
-    return int(records[index].offset if index < len(records) else records[-1].offset + 1)
+def _between(records: Sequence[Any], first: int, end: int, position: int) -> tuple[int, int]:
+    """Return the offset behind the record before ``first``, and that of the record at ``end``."""
+    after = records[first - 1].offset + 1 if first else position
+    return after, int(records[end].offset if end < len(records) else records[-1].offset + 1)
 
 
 def _place(one: Difference) -> tuple[int, int]:

@@ -1,5 +1,6 @@
 """Read the data batches of one partition, fetching ahead. It shares no code with the copy, so that a fault there cannot
-hide itself: requests and answers are kafka-python's, records are decoded by aiokafka's parser.
+hide itself: requests and answers are kafka-python's, records are decoded by aiokafka's parser. Only the limit for
+decompressed batches is that of the copy.
 
 Control batches and, for a committed view, aborted batches are passed over.
 """
@@ -23,7 +24,8 @@ from kafka.protocol.consumer.fetch import FetchRequest
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Scope
-from connect.kafka.log.offsets import EARLIEST, list_offset
+from connect.kafka.log.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset, list_offsets
+from connect.wire.records import opened_batch
 from connectors.formats.types import TopicPartition
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
@@ -110,6 +112,7 @@ def decoded(batch: LogBatch, where: str) -> list[Any]:
         (crc,) = struct.unpack_from(">I", data, 17)
         if crc32c.crc32c(data[_CRC_FROM:]) != crc:
             raise ValueError("its checksum is wrong")
+        opened_batch(data)  # for its limit only, because aiokafka's parser has none
         opened = DefaultRecordBatch(data)
         try:
             return list(opened)
@@ -186,8 +189,8 @@ class LogReader:
     ) -> None:
         self.where = f"cluster {cluster.name}: {partition}"
         self.begin, self.end = begin, end
-        #: Records below were deleted while, or before, they were read.
-        self.deleted_to = begin
+        #: First offsets, and those behind the last, that were deleted while, or before, they were read.
+        self.deleted: list[tuple[int, int]] = []
         self.bytes = 0
         self._cluster = cluster
         self._partition = partition
@@ -196,6 +199,7 @@ class LogReader:
         self._pace = pace
         self._position = begin
         self._leader: tuple[int, UUID | None] | None = None
+        self._topic_id: UUID | None = None
         self._batches: deque[LogBatch] = deque()
         self._scope = Scope(f"read {partition}")
         self._ahead: asyncio.Task[tuple[int, list[LogBatch]]] | None = None
@@ -213,6 +217,12 @@ class LogReader:
             if self._position < self.end:
                 self._ahead = self._scope.spawn(self._fetched(self._position), f"fetch {self._partition}")
         return self._batches.popleft()
+
+    async def extend(self) -> None:
+        """Read up to where the log ends now."""
+        isolation = READ_COMMITTED if self._is_committed else READ_UNCOMMITTED
+        ends = await list_offsets(self._cluster, [self._partition], LATEST, isolation)
+        self.end = max(self.end, ends[self._partition])
 
     async def close(self) -> None:
         await self._scope.close()
@@ -232,7 +242,7 @@ class LogReader:
                 start = await list_offset(self._cluster, self._partition, EARLIEST)
                 if start <= position:
                     raise RetriableError(f"{self.where} has lost offset {position}; run this again")
-                self.deleted_to = start
+                self.deleted.append((position, start))
                 return start, []
             if row.error_code:
                 why, self._leader = for_code(row.error_code).__name__, None
@@ -293,7 +303,11 @@ class LogReader:
         leader = metadata.leader(topic, index)
         if leader is None:
             raise RetriableError(f"{self.where} has no leader now")
-        self._leader = leader, metadata.topics[topic].topic_id
+        topic_id = metadata.topics[topic].topic_id
+        if self._topic_id not in (None, topic_id):
+            raise PermanentError(f"{self.where} was recreated while it was read; run this again")
+        self._topic_id = topic_id
+        self._leader = leader, topic_id
         return self._leader
 
     def _cut(self, raw: bytes, position: int, aborted: Any) -> tuple[int, list[LogBatch]]:

@@ -193,6 +193,7 @@ async def plan_partitions(
             unread.append(f"{one}: {target} does not exist at {there.name}, although the flow has copied into it")
     # The target's ends first: see above.
     target_ends, lost = await known_offsets(there, [targets[one] for one in found], LATEST, READ_COMMITTED)
+    target_highs, _ = await known_offsets(there, list(target_ends), LATEST)
     target_starts, more = await known_offsets(there, list(target_ends), EARLIEST)
     isolation = READ_COMMITTED if settings.read_committed else READ_UNCOMMITTED
     ends, silent = await known_offsets(here, found, LATEST, isolation)
@@ -230,6 +231,7 @@ async def plan_partitions(
             may_begin_later=(starts[one] > 0, target_starts[target] > 0),
         )
         try:
+            await _expect_what_is_readable(scope, reader, target_highs.get(target, -1))
             await _place(scope, reader, options, clusters)
         except PermanentError as error:  # of this partition
             unread.append(str(error))
@@ -237,6 +239,14 @@ async def plan_partitions(
         _add_gaps(scope, [each for each in gaps if each.source_topic == one.topic and each.source_partition == one[1]])
         scopes.append(scope)
     return scopes, unread
+
+
+async def _expect_what_is_readable(scope: PartitionScope, reader: MapReader, target_high: int) -> None:
+    """Expect no copies behind a transaction that is open at the target, the flow's or another producer's: they are in
+    the log up to ``target_high``, but no consumer can read them yet."""
+    if target_high > scope.target_end:
+        place = await reader.reverse(scope.pair, scope.target_end) if scope.pair is not None else None
+        scope.due = min(scope.due, place.offset) if place is not None else -1
 
 
 def _target_of(one: TopicPartition, reader: MapReader, settings: MirrorSourceSettings) -> TopicPartition:
@@ -337,6 +347,8 @@ async def _cut_by_time(
         offset = found.get(scope.source, -1)
         offsets.append(offset if offset >= 0 else scope.end)
     begin, end = offsets
+    if begin is not None and scope.due >= 0:
+        begin = min(begin, scope.due)  # the map knows no place behind that, and copies go on
     if begin is not None and begin > scope.begin:
         place = await reader.forward(scope.pair, begin)
         if place is not None:

@@ -110,7 +110,6 @@ class Verification:
         self._again: deque[tuple[_Ranges, int, RangePlan]] = deque()
         self._unstored: dict[TopicPartition, Verified] = {}
         self._planning = asyncio.Lock()
-        self._scope = Scope(f"verify {flow}")
         self._lost = 0
         self._numbers = 0
         self._read_bytes = 0
@@ -133,18 +132,13 @@ class Verification:
         self._read_bytes, self._total, self._samples = 0, total_offsets(scopes), []
         everyone = list(self._running)
         count = max(self._options.tasks, 1)
-        try:
-            tasks = [self._scope.spawn(self._task(), f"verification task {index}") for index in range(count)]
-            beside = [
-                self._scope.spawn(self._store_forever(), "store"),
-                self._scope.spawn(self._show_forever(everyone), "show"),
-            ]
+        async with Scope(f"verify {self._flow}") as scope:
+            tasks = [scope.spawn(self._task(), f"verification task {index}") for index in range(count)]
+            beside = [scope.spawn(self._store_forever(), "store"), scope.spawn(self._show_forever(everyone), "show")]
             await _all_of(tasks)
             for one in beside:
                 one.cancel()
             await self._store()
-        finally:
-            await self._scope.close()
         read_s = self._spent_s()
         self._show(self._progress(everyone))
         unread += [f"{one.source}: {one.failure}" for one in scopes if one.failure]
@@ -305,12 +299,19 @@ class Verification:
     async def _store_forever(self) -> None:
         while True:
             await asyncio.sleep(_STORE_S)
-            await self._store()
+            try:
+                await self._store()
+            except RetriableError as error:
+                log.warning("%s: what is verified could not be stored: %s; trying again", self._flow, error)
 
     async def _store(self) -> None:
         if self._unstored and not self._options.is_part:
             storing, self._unstored = self._unstored, {}
-            await self._records.store(storing)
+            try:
+                await self._records.store(storing)
+            except BaseException:  # a cancelled one too, because the last store follows
+                self._unstored = {**storing, **self._unstored}
+                raise
 
     async def _show_forever(self, everyone: list[_Ranges]) -> None:
         while True:

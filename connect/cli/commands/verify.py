@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 import sys
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
@@ -61,6 +63,16 @@ def run_verify(arguments: VerifyArguments) -> int:
         raise ConfigError(f"name one flow: {', '.join(map(str, flows))}", "--flow")
     if arguments.report is not None and arguments.report.suffix not in _FORMS:
         raise ConfigError(f"{arguments.report} should end in {', '.join(_FORMS)}", "--report")
+    if arguments.report is not None and not os.access(arguments.report.absolute().parent, os.W_OK):
+        raise ConfigError(f"{arguments.report} cannot be written: check its folder", "--report")
+    for one in arguments.topics:
+        try:
+            re.compile(one)
+        except re.error as error:
+            raise ConfigError(f"'{one}' is not a regular expression: {error}", "--topics") from None
+    begin_ms, to_ms = _time(arguments.begin, "--from"), _time(arguments.to, "--to")
+    if begin_ms is not None and to_ms is not None and begin_ms >= to_ms:
+        raise ConfigError(f"'{arguments.to}' is not after --from", "--to")
     if arguments.watches and (arguments.begin or arguments.to):
         raise ConfigError("--watch cannot be combined with --from and --to", "--watch")
     return asyncio.run(_run(flows[0], arguments))
@@ -94,20 +106,23 @@ async def _run(flow: Flow, arguments: VerifyArguments) -> int:
         show = _show_json if arguments.as_json else _show_line
         plugins = Plugins.discover()
         verification = await stack.enter_async_context(verifying(flow, engine, options, plugins.find, show))
+        result, shown = None, 0
         while True:
-            result = await unless(stop, verification.run(), "verification")
+            newest = await unless(stop, verification.run(), "verification")
+            result = newest or result  # the end of --watch may interrupt a run
             if result is None:
                 raise KeyboardInterrupt
-            if not arguments.watches or await is_set_within(stop, _AGAIN_S):
+            if newest is None or not arguments.watches or await is_set_within(stop, _AGAIN_S):
                 break
-            if result.differences_total:
+            if result.differences_total != shown:
+                shown = result.differences_total
                 _print(result, arguments)
     _print(result, arguments)
     if arguments.report is not None:
-        arguments.report.write_text(_form(result, arguments.report.suffix))
-    if result.unread:
-        return EXIT_ERROR
-    return EXIT_OK if result.is_equal else EXIT_FOUND
+        arguments.report.write_text(_form(result, arguments.report.suffix), "utf-8")
+    if not result.is_equal:
+        return EXIT_FOUND
+    return EXIT_ERROR if result.unread else EXIT_OK
 
 
 def _time(text: str | None, option: str) -> int | None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import crc32c
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
+from connect.core.errors import PermanentError
 from connectors.verification.comparison import Comparison
-from connectors.verification.log_reader import LogBatch, LogReader
+from connectors.verification.log_reader import LogBatch, LogReader, decoded
 from connectors.verification.ranges import RangePlan, RangeResult
 from connectors.verification.report import Difference, DifferenceKind, RangeReason
 
@@ -25,20 +27,32 @@ class Rec(NamedTuple):
     value: bytes | None
     timestamp_ms: int
     headers: tuple[tuple[str, bytes], ...] = ()
+    #: LogAppendTime; the first record of a batch decides for all.
+    has_own_time: bool = False
 
 
 #: Offset and record, ascending.
 Log = Sequence[tuple[int, Rec]]
+#: First offsets and those behind the last.
+Deleted = Sequence[tuple[int, int]]
 
 
 class FakeReader(LogReader):
     """The batches of a log that is in memory."""
 
-    def __init__(self, log: Log, begin: int, end: int, size: int, codec: int) -> None:
+    def __init__(self, log: Log, begin: int, end: int, size: int, codec: int, deleted: Deleted = ()) -> None:
         self.where, self.begin, self.end = "a log", begin, end
-        self.deleted_to, self.bytes = begin, 0
-        inside = [one for one in log if begin <= one[0] < end]
-        self._made = iter([_batch(inside[at : at + size], codec) for at in range(0, len(inside), size)])
+        self.deleted, self.bytes = list(deleted), 0
+        log = [one for one in log if not any(first <= one[0] < behind for first, behind in deleted)]
+        self._made = self._make(log, size, codec)
+
+    def _make(self, log: Log, size: int, codec: int) -> Iterator[LogBatch]:
+        inside = [one for one in log if self.begin <= one[0] < self.end]
+        for at in range(0, len(inside), size):
+            yield _batch(inside[at : at + size], codec)
+
+    async def extend(self) -> None:
+        self.end = 1 << 40
 
     async def next(self) -> LogBatch | None:
         return next(self._made, None)
@@ -53,19 +67,30 @@ def _batch(some: Log, codec: int) -> LogBatch:
         builder.append(offset - first, one.timestamp_ms, one.key, one.value, list(one.headers))
     raw = bytearray(builder.build())
     raw[0:8] = first.to_bytes(8, "big")
+    if some[0][1].has_own_time:
+        raw[22] |= 0x08
+        raw[17:21] = crc32c.crc32c(bytes(raw[21:])).to_bytes(4, "big")
     times = [one.timestamp_ms for _, one in some]
     return LogBatch(first, some[-1][0], len(some), bytes(raw), 0, len(raw), 2, codec, times[0], max(times))
 
 
-def compare(ours: Log, theirs: Log, codec: int = 0, sizes: tuple[int, int] = (10, 10), **more: object) -> RangeResult:
+def compare(
+    ours: Log,
+    theirs: Log,
+    codec: int = 0,
+    sizes: tuple[int, int] = (10, 10),
+    deleted: tuple[Deleted, Deleted] = ((), ()),
+    **more: object,
+) -> RangeResult:
+    """``deleted``: what source and target delete meanwhile."""
     ends = tuple(log[-1][0] + 1 if log else 0 for log in (ours, theirs))
     plan = RangePlan("t", 0, "us.t", 0, 0, ends[0], 0, ends[1], due=ends[0], is_last=True)
     plan = replace(plan, **more)  # type: ignore[arg-type]
-    logs = {"source": (ours, sizes[0]), "target": (theirs, sizes[1])}
+    logs = {"source": (ours, sizes[0], deleted[0]), "target": (theirs, sizes[1], deleted[1])}
 
     def open_reader(side: str, begin: int, end: int) -> LogReader:
-        log, size = logs[side]
-        return FakeReader(log, begin, end, size, codec)
+        log, size, gone = logs[side]
+        return FakeReader(log, begin, end, size, codec, gone)
 
     return asyncio.run(Comparison(plan, open_reader).run())
 
@@ -177,6 +202,51 @@ def test_a_gap_and_deleted_beginnings_are_explained() -> None:
     assert compare(log, log[30:]).differences_total == 30
 
 
+@pytest.mark.parametrize("deleted", [[(0, 100)], [(0, 170)], [(20, 40), (60, 90)], [(0, 9000)], [(50, 12_000)]])
+@pytest.mark.parametrize("side", [0, 1])
+def test_what_retention_deletes_meanwhile_is_explained(side: int, deleted: Deleted) -> None:
+    """It may delete more than can be aligned, in several steps, and more than the range."""
+    log = log_of(some_records(100 if deleted[-1][1] < 200 else 10_000))
+    gone: list[Deleted] = [(), ()]
+    gone[side] = deleted
+    found = compare(log, log, sizes=(100, 100), deleted=(gone[0], gone[1]))
+    assert found.differences == []
+    reasons = (RangeReason.RETENTION_SOURCE, RangeReason.RETENTION_TARGET)
+    assert {one.reason for one in found.explained} == {reasons[side]}
+    assert found.records == sum(not any(first <= at < end for first, end in deleted) for at, _ in log)
+
+
+def test_retention_elsewhere_does_not_explain_a_missing_record() -> None:
+    log = log_of(some_records(100))
+    found = compare(log, [*log[:50], *log[51:]], deleted=([(0, 10)], [(0, 10)]))
+    assert [named(one) for one in found.differences] == [("missing", 50, None, ())]
+
+
+def test_more_than_can_be_aligned_is_named_as_what_it_is() -> None:
+    records = some_records(12_000)
+    log = log_of(records)
+    found = compare(log, [*log[:1000], *log[7000:]], sizes=(100, 100))
+    assert {(one.kind, one.what[:9]) for one in found.differences} == {("missing", "key 'k100")} | {
+        ("missing", f"key 'k10{at}") for at in range(1, 10)
+    }
+    assert (found.differences_total, found.records) == (6000, 6000)
+    found = compare(log, log_of([*records[:7000], *records[1000:]]), sizes=(100, 100))
+    assert {one.kind for one in found.differences} == {"doubled"}
+    assert (found.differences_total, found.records) == (6000, 12_000)
+    foreign = [Rec(None, b"foreign %d" % at, NOW_MS) for at in range(6000)]
+    theirs = log_of([*records[:1000], *foreign, *records[1000:]])
+    found = compare(log, theirs, sizes=(100, 100), copies=((0, 1000), (7000, 18_000)))
+    assert (found.differences, found.records) == ([], 12_000)
+
+
+def test_a_topic_that_began_to_set_timestamps_itself_is_equal() -> None:
+    log = log_of(some_records(60))
+    missing = [one for one in log if one[0] != 15]
+    theirs = [(at, one._replace(timestamp_ms=NOW_MS * 2, has_own_time=True) if at > 30 else one) for at, one in missing]
+    found = compare(log, theirs)
+    assert [named(one) for one in found.differences] == [("missing", 15, None, ())]
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_compacted_logs_are_compared_by_the_last_value_of_each_key(seed: int) -> None:
     """Each side is cleaned by itself, up to another place, and has lost tombstones."""
@@ -203,3 +273,20 @@ def cleaned(log: Log, to: int) -> list[tuple[int, Rec]]:
     """Return what a cleaner leaves of the log: up to an offset only the last record of each key, and no tombstone."""
     last = {one.key: offset for offset, one in log if offset < to}
     return [(offset, one) for offset, one in log if offset >= to or (last[one.key] == offset and one.value is not None)]
+
+
+def test_a_cleaner_that_works_meanwhile_is_explained() -> None:
+    """A record that came after the end was read lets it remove an earlier one."""
+    log = log_of([Rec(b"k%d" % (at % 9), b"%d" % at, NOW_MS + at) for at in range(12)])
+    theirs = [one for one in log if one[0] != 1]
+    found = compare(log, theirs, is_compacted=(True, True), end=9, target_end=9, due=9)
+    assert found.differences == []
+    assert [(one.first, one.reason) for one in found.explained] == [(1, RangeReason.COMPACTED)]
+
+
+@pytest.mark.parametrize("codec", [1, 3, 4])
+def test_a_decompression_bomb_is_refused(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    bomb = _batch(log_of([Rec(None, b"0" * 200_000, NOW_MS)]), codec)
+    monkeypatch.setattr("connect.wire.records.MOST_BYTES", 100_000)
+    with pytest.raises(PermanentError, match=r"a log: the batch at offset 0 cannot be read: .*exceeds"):
+        decoded(bomb, "a log")

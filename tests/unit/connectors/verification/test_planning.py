@@ -1,0 +1,69 @@
+"""What is expected at the target, and a log that is another one while it is read."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from connect.core.errors import PermanentError
+from connectors.formats.types import TopicPartition
+from connectors.offset_map.runs_and_chunks import MappedOffset, OffsetLocation
+from connectors.verification import planning
+from connectors.verification.log_reader import LogReader
+from connectors.verification.planning import PartitionScope, VerifyOptions, _expect_what_is_readable
+
+ONE = TopicPartition("t", 0)
+
+
+class Map:
+    async def forward(self, _: object, upstream: int) -> MappedOffset:
+        return MappedOffset(min(upstream, 100) + 7, OffsetLocation.INSIDE)
+
+    async def reverse(self, _: object, downstream: int) -> MappedOffset:
+        return MappedOffset(downstream - 7, OffsetLocation.INSIDE)
+
+
+@pytest.mark.parametrize(
+    ("pair", "high", "due"), [("pair", 107, 100), ("pair", 108, 93), (None, 107, 100), (None, 108, -1)]
+)
+async def test_copies_behind_an_open_transaction_are_not_expected(pair: str | None, high: int, due: int) -> None:
+    """The flow has copied up to source offset 100; the last stable offset of the target is 100 or 107."""
+    end = 107 if high == 107 else 100
+    scope = PartitionScope(
+        ONE, ONE, cast(Any, pair), cast(Any, None), 0, 0, 120, end, 100, (False, False), (False, False)
+    )
+    await _expect_what_is_readable(scope, cast(Any, Map()), high)
+    assert scope.due == due
+
+
+async def test_a_time_that_is_not_copied_yet_begins_at_the_same_record_of_both_logs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Copies from source offset 100 on may be in the target by now, at 107."""
+
+    async def offsets(*_: object) -> Any:
+        return {ONE: 110}, {}
+
+    monkeypatch.setattr(planning, "known_offsets", offsets)
+    pair: Any = "pair"
+    scope = PartitionScope(ONE, ONE, pair, cast(Any, None), 0, 0, 120, 115, 100, (False, False), (False, False))
+    clusters = cast(Any, SimpleNamespace(source=None))
+    await planning._cut_by_time(scope, cast(Any, Map()), VerifyOptions(from_ms=1), clusters)
+    assert (scope.begin, scope.target_begin) == (100, 107)
+
+
+async def test_a_topic_that_is_recreated_while_it_is_read_is_not_compared() -> None:
+    ids = [UUID(int=1), UUID(int=1), UUID(int=2)]
+
+    async def topics(_: object) -> Any:
+        return SimpleNamespace(leader=lambda *_: 0, topics={"t": SimpleNamespace(topic_id=ids.pop(0))})
+
+    cluster = cast(Any, SimpleNamespace(name="us", topics=topics))
+    reader = LogReader(cluster, ONE, 0, 9, is_committed=True, fetch_bytes=1)
+    await reader._found_leader()
+    await reader._found_leader()
+    with pytest.raises(PermanentError, match="cluster us: t-0 was recreated while it was read"):
+        await reader._found_leader()

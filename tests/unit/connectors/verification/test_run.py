@@ -1,0 +1,66 @@
+"""A verification that is run again, and that cannot store for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from connect.core.errors import RetriableError
+from connect.kafka.cluster import Cluster
+from connect.kafka.log.topic_admin import Admin
+from connectors.config.mm2_properties import Flow, load
+from connectors.verification import run
+from connectors.verification.planning import FlowClusters, VerifyOptions
+from connectors.verification.run import Verification
+
+
+@pytest.fixture
+def verification(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Verification:
+    file = tmp_path / "mm2.properties"
+    servers = "us.bootstrap.servers = a:1\neu.bootstrap.servers = b:1\n"
+    file.write_text(f"clusters = us, eu\n{servers}us->eu.enabled = true\n")
+    flow = Flow(load(file), "us", "eu")
+    clients = flow.clients()
+    source, target = Cluster(clients.source_admin(), "us"), Cluster(clients.target_admin(), "eu")
+    clusters = FlowClusters(source, target, target, Admin(clients.target_admin(), "eu"))
+
+    async def nothing(*_: object) -> tuple[list[Any], list[str]]:
+        return [], []
+
+    monkeypatch.setattr(run, "plan_partitions", nothing)
+    unused = cast(Any, None)
+    return Verification(flow, clusters, unused, unused, VerifyOptions(), lambda *_: unused, lambda _: None)
+
+
+class Stored:
+    def __init__(self, *errors: Exception) -> None:
+        self.errors, self.values = list(errors), dict[object, object]()
+
+    async def load(self) -> dict[object, object]:
+        return {}
+
+    async def store(self, values: Mapping[object, object]) -> None:
+        if self.errors:
+            raise self.errors.pop()
+        self.values.update(values)
+
+
+async def test_it_may_be_run_again(verification: Verification) -> None:
+    """As --watch does."""
+    verification._records = cast(Any, Stored())
+    for _ in range(3):
+        assert (await verification.run()).is_equal
+
+
+async def test_what_could_not_be_stored_is_stored_later(verification: Verification) -> None:
+    stored = Stored(RetriableError("no leader"))
+    verification._records = cast(Any, stored)
+    verification._unstored = cast(Any, {"a": 1, "b": 1})
+    with pytest.raises(RetriableError):
+        await verification._store()
+    verification._unstored.update(cast(Any, {"b": 2}))
+    await verification._store()
+    assert stored.values == {"a": 1, "b": 2}
