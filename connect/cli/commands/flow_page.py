@@ -36,14 +36,19 @@ _ACTIONS: Final = 3
 _STYLES: Final = {Urgency.ERROR: ERROR, Urgency.WARNING: "yellow", Urgency.UNKNOWN: "yellow", Urgency.OK: "green"}
 #: A narrower terminal shows neither heartbeats nor the growth of the lag.
 _WIDE: Final = 110
+#: Ctrl-C ends the page within this time, although an open request to a worker cannot be cancelled.
+_STOP_S: Final = 5.0
 #: Lines of the table of partitions besides its rows.
 _AROUND_ROWS: Final = 4
 
 
 def watch(title: str, looks: AbstractAsyncContextManager[Looks], every_s: float, *, as_json: bool) -> int:
-    """Show the page until Ctrl-C and return 0. Raises ConfigError if there is no terminal, or for JSON."""
+    """Show the page until Ctrl-C and return 0. Raises ConfigError if there is no terminal that can be drawn on, or for
+    JSON."""
     if as_json or not sys.stdout.isatty():
         raise ConfigError("--watch needs a terminal and cannot be combined with --json", "--watch")
+    if Console().is_dumb_terminal:
+        raise ConfigError("--watch needs a terminal that can be drawn on. Set TERM, or leave --watch out", "--watch")
     asyncio.run(_watch(title, looks, every_s))
     return EXIT_OK
 
@@ -51,7 +56,7 @@ def watch(title: str, looks: AbstractAsyncContextManager[Looks], every_s: float,
 async def _watch(title: str, opened: AbstractAsyncContextManager[Looks], every_s: float) -> None:
     screen, loop = Console(highlight=False), asyncio.get_running_loop()
     page = FlowPage(title)
-    async with stop_signals() as stop, opened as looks:
+    async with stop_signals(exit_within_s=_STOP_S, exit_late=EXIT_OK) as stop, opened as looks:
         with Live(console=screen, screen=True, auto_refresh=False) as live:
 
             def draw() -> None:
