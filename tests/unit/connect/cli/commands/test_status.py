@@ -111,7 +111,7 @@ def test_a_page_needs_a_terminal(tmp_path: Any) -> None:
         run_status(tmp_path / "mm2.properties", rest=(), as_json=False, watch=True)
 
 
-def test_ctrl_c_ends_a_page_while_a_worker_does_not_answer() -> None:
+def test_a_page_says_that_a_worker_does_not_answer_and_ctrl_c_ends_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as worker:
         worker.settimeout(60)
         terminal, its_end = os.openpty()
@@ -126,6 +126,9 @@ def test_ctrl_c_ends_a_page_while_a_worker_does_not_answer() -> None:
         try:
             request, _ = worker.accept()
             with request:
+                shown = b""
+                while b"no answer for 5 s" not in shown:
+                    shown += os.read(terminal, 65536)
                 page.send_signal(signal.SIGINT)
                 assert page.wait(30) == 0
         finally:
