@@ -142,7 +142,7 @@ def lag_text(lag: LagFacts) -> str:
     if not lag.records:
         return f"no lag in {count}{lost}"
     size = "" if lag.bytes < 0 else f", about {bytes_text(lag.bytes)}"
-    return f"{_records(lag.records)} behind in {count}{size}, the oldest {age_text(lag.ms)} old{lost}"
+    return f"{_records(lag.records)} behind in {count}{size}{_oldest(lag)}{lost}"
 
 
 def _findings(facts: FlowFacts) -> list[_Finding]:
@@ -198,10 +198,12 @@ def _of_tasks(facts: FlowFacts) -> Iterator[_Finding]:
     name = facts.connector
     if facts.connector_state == State.FAILED:
         remedy = "remove the cause, then restart it"
+        # Tasks run on without their connector.
+        effect = "copies nothing" if not _copies(facts) else "does not follow changes of its topics"
         yield _Finding(
             FlowWord.FAILED,
             Urgency.ERROR,
-            f"copies nothing: connector {name} failed{_because(facts.connector_reason)}.",
+            f"{effect}: connector {name} failed{_because(facts.connector_reason)}.",
             (Action(f"connector {name}", remedy, _connectors("restart", facts), Does.RESTART),),
         )
     failed = [one for one in facts.tasks if one.state == State.FAILED]
@@ -214,6 +216,20 @@ def _of_tasks(facts: FlowFacts) -> Iterator[_Finding]:
             f"does not copy the partitions of {len(failed)} of {counted(len(facts.tasks), 'task')}: "
             f"{which} failed{_because(failed[0].reason)}.",
             (Action(f"{which} of {name}", "remove the cause, then restart", restart, Does.RESTART),),
+        )
+    if facts.connector_state == State.RUNNING and facts.lag.partitions and not facts.tasks and facts.has_worker:
+        yield _Finding(
+            FlowWord.STARTING,
+            Urgency.WARNING,
+            f"copies nothing: connector {name} has no task yet.",
+            (
+                Action(
+                    f"connector {name}",
+                    "wait for refresh.topics.interval.seconds, or restart it",
+                    _connectors("restart", facts),
+                    Does.RESTART,
+                ),
+            ),
         )
     away = sum(one.state in (State.UNASSIGNED, State.RESTARTING) for one in facts.tasks)
     if facts.spark:
@@ -256,14 +272,18 @@ def _of_stopped(one: PartitionFacts, facts: FlowFacts) -> Action:
 
 
 def _of_others(facts: FlowFacts) -> Iterator[_Finding]:
-    for one in facts.others:
-        which = one.connector if one.task < 0 else f"task {one.task} of {one.connector}"
-        options = "" if one.task < 0 else "--tasks --failed"
-        restart = _connectors("restart", facts, options, one.connector)
+    # A set, because a worker and the status topic may both report one.
+    for connector in sorted({one.connector for one in facts.others}):
+        failed = sorted((one for one in facts.others if one.connector == connector), key=lambda one: one.task)
+        numbers = sorted({one.task for one in failed if one.task >= 0})
+        which = f"connector {connector}"
+        if failed[0].task >= 0:
+            which = f"{'task' if len(numbers) == 1 else 'tasks'} {named(numbers, _NAMED)} of {connector}"
+        restart = _connectors("restart", facts, "--tasks --failed" if numbers else "", connector)
         yield _Finding(
             FlowWord.DEGRADED,
             Urgency.ERROR,
-            f"copies, but {which} failed{_because(one.reason)}.",
+            f"lacks {which}, which failed{_because(failed[0].reason)}.",
             (Action(which, "remove the cause, then restart it", restart, Does.RESTART),),
         )
 
@@ -292,14 +312,14 @@ def _of_partitions(facts: FlowFacts) -> Iterator[_Finding]:
         yield _Finding(
             FlowWord.RUNNING,
             Urgency.WARNING,
-            f"copies, but {counted(gone, 'offset')} of {facts.flow.source} will never arrive: deleted before the copy.",
+            f"has lost {counted(gone, 'offset')} of {facts.flow.source}, deleted before the copy.",
             (Action("lost offsets", f"find them as {STOPPED_PARTITION} says", look),),
         )
     if facts.skipped:
         yield _Finding(
             FlowWord.RUNNING,
             Urgency.WARNING,
-            f"copies, but has left out {counted(facts.skipped, 'record')} that {facts.flow.target} refuses.",
+            f"has left out {counted(facts.skipped, 'record')} that {facts.flow.target} refuses.",
         )
 
 
@@ -330,7 +350,7 @@ def _of_lag(facts: FlowFacts, *, is_explained: bool) -> Iterator[_Finding]:
 
 def _behind(facts: FlowFacts, *, is_explained: bool) -> _Finding:
     lag, growth = facts.lag, facts.lag.growth_per_s
-    behind = f"is {_records(lag.records)} behind, the oldest {age_text(lag.ms)} old"
+    behind = f"is {_records(lag.records)} behind{_oldest(lag)}"
     most = "" if lag.furthest is None else f" Most wait in {lag.furthest}: {lag.furthest_records:,}."
     if is_explained:
         return _Finding(FlowWord.BEHIND, Urgency.WARNING, f"{behind}.{most}")
@@ -369,9 +389,7 @@ def _all_well(facts: FlowFacts) -> str:
     lag = facts.lag
     if not lag.records:
         return f"runs: everything in {counted(lag.partitions, 'partition')} is copied."
-    return (
-        f"runs: {_records(lag.records)} {'waits' if lag.records == 1 else 'wait'}, the oldest {age_text(lag.ms)} old."
-    )
+    return f"runs: {_records(lag.records)} {'waits' if lag.records == 1 else 'wait'}{_oldest(lag)}."
 
 
 def _failover(facts: FlowFacts) -> FailoverReadiness:
@@ -397,19 +415,51 @@ def _failover(facts: FlowFacts) -> FailoverReadiness:
         return FailoverReadiness(can_start=None, records=UNKNOWN, partitions=UNKNOWN, sentence=text)
     blocked = ""
     if facts.stopped:
-        which = named((one.source for one in facts.stopped), _NAMED)
-        why = "it is not copied to its end" if len(facts.stopped) == 1 else "they are not copied to their ends"
+        which = ", ".join(str(one.source) for one in facts.stopped[:_NAMED])
+        which += f" and {facts.stopped_count - _NAMED} more" if facts.stopped_count > _NAMED else ""
+        why = "it is not copied to its end" if facts.stopped_count == 1 else "they are not copied to their ends"
         blocked = f" Groups that read {which} could not move, because {why}."
-    text = f"A failover could start now, and no record would be lost.{blocked}"
-    if lag.records:
-        lost = f"{_records(lag.records)} of {counted(waiting, 'partition')} not copied yet would be lost"
-        text = f"A failover could start now, and copies what waits first. If {source} were lost now, {lost}."
-        text += groups + blocked
-    return FailoverReadiness(can_start=True, records=lag.records, partitions=waiting, sentence=text)
+    if lag.not_checked:
+        blocked += f" What waits in {counted(lag.not_checked, 'partition')} that could not be checked is not counted."
+    if not lag.records:
+        none = "no record would be lost" if not lag.not_checked else "no record that was counted would be lost"
+        text = f"A failover could start now, and {none}.{blocked}"
+        return FailoverReadiness(can_start=True, records=0, partitions=waiting, sentence=text)
+    lost = f"{_records(lag.records)} of {counted(waiting, 'partition')} not copied yet would be lost"
+    why_not = _why_not_copied(facts)
+    if why_not:
+        text = f"No failover could finish now, because {why_not}, and what waits would not be copied."
+    else:
+        # Only over REST does a failover start a flow that is stopped.
+        if_rest = " with --rest" if facts.connector_state == State.STOPPED else ""
+        first = "first what waits in other partitions" if facts.stopped else "what waits first"
+        text = f"A failover could start now{if_rest}, and copies {first}."
+    text += f" If {source} were lost now, {lost}.{groups}{blocked}"
+    return FailoverReadiness(can_start=not why_not, records=lag.records, partitions=waiting, sentence=text)
+
+
+def _copies(facts: FlowFacts) -> bool:
+    return any(one.state == State.RUNNING for one in facts.tasks)
+
+
+def _why_not_copied(facts: FlowFacts) -> str:
+    """Return why what waits is not copied until an operator acts, so that a failover would wait for it in vain."""
+    if facts.has_worker is False:
+        return "no worker runs the flow"
+    if facts.connector_state == State.PAUSED:
+        return f"connector {facts.connector} is PAUSED"
+    if facts.connector_state == State.FAILED and not _copies(facts):
+        return f"connector {facts.connector} has failed"
+    failed = [one.task for one in facts.tasks if one.state == State.FAILED]
+    return f"{'task' if len(failed) == 1 else 'tasks'} {named(failed, _NAMED)} failed" if failed else ""
 
 
 def _records(count: int) -> str:
     return f"{count:,} {'record' if count == 1 else 'records'}"
+
+
+def _oldest(lag: LagFacts) -> str:
+    return f", the oldest {age_text(lag.ms)} old" if lag.ms >= 0 else ""
 
 
 def _because(reason: str) -> str:

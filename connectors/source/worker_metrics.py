@@ -201,12 +201,13 @@ async def mirror_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> list[Metri
             lags.setdefault(flow, []).append(lag)
 
     for host in hosts:
+        here = list(host.running.items())
         mirrors = {connector: watch.flow for connector, watch in host.watches.items()}
-        mirrors |= {connector: task.flow for (connector, _), task in host.running.items()}
-        for connector, flow in mirrors.items():
+        mirrors |= {connector: task.flow for (connector, _), task in here}
+        async for connector, flow in in_turns(list(mirrors.items())):  # each looks at all tasks
             contacts[flow] = host.contact(connector)
             taken[flow] = taken.get(flow, Takeovers()) + host.takeovers(connector)
-        for (connector, index), task in list(host.running.items()):
+        for (connector, index), task in here:
             tasks.add((*task.flow, str(index)), task, now_ms)
             async for partition, meter in in_turns(list(task.meters.partitions.items())):
                 labels = (*task.flow, task.target_topic(partition), str(partition.partition))
@@ -215,7 +216,7 @@ async def mirror_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> list[Metri
                 labels = (*task.flow, view.target_topic, str(view.target_partition))
                 viewed.add(labels, view, now_ms)
                 count_state(task.flow, labels, view.state, _lag(host.seen.get(connector), view, now_ms))
-        for connector, seen in list(host.seen.items()):
+        async for connector, seen in in_turns(list(host.seen.items())):
             contacts[seen.flow] = host.contact(connector)
             running = {index for name, index in host.running if name == connector}
             if seen.is_stopped and running:

@@ -60,7 +60,7 @@ def test_a_gap_that_a_policy_skipped_is_counted(stage: Stage) -> None:
     stage.operate("resume")
     stage.write("payments", 0, b"after the gap")
     wait_until(lambda: "never arrive" in str(stage.overview()), DEADLINE_S, "the gap is counted", 0.5)
-    shows(stage, "gap-skipped", "50 offsets of us will never arrive: deleted before the copy")
+    shows(stage, "gap-skipped", "has lost 50 offsets of us, deleted before the copy")
 
 
 def test_a_quarantined_partition_is_named_with_its_reason(stage: Stage) -> None:

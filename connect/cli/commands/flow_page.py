@@ -22,7 +22,7 @@ from connect.cli.console import EXIT_OK, stop_signals
 from connect.cli.tables import ERROR, printable, table, text
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.wording import age_text, counted
-from connect.kafka.concurrency import is_set_within, unless
+from connect.kafka.concurrency import Scope, is_set_within, unless
 from connectors.flow_verdict import Urgency
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
@@ -36,14 +36,21 @@ _ACTIONS: Final = 3
 _STYLES: Final = {Urgency.ERROR: ERROR, Urgency.WARNING: "yellow", Urgency.UNKNOWN: "yellow", Urgency.OK: "green"}
 #: A narrower terminal shows neither heartbeats nor the growth of the lag.
 _WIDE: Final = 110
+#: A page without an answer for this time says so.
+_LATE_S: Final = 5.0
+#: Ctrl-C ends the page within this time, although an open request to a worker cannot be cancelled.
+_STOP_S: Final = 5.0
 #: Lines of the table of partitions besides its rows.
 _AROUND_ROWS: Final = 4
 
 
 def watch(title: str, looks: AbstractAsyncContextManager[Looks], every_s: float, *, as_json: bool) -> int:
-    """Show the page until Ctrl-C and return 0. Raises ConfigError if there is no terminal, or for JSON."""
+    """Show the page until Ctrl-C and return 0. Raises ConfigError if there is no terminal that can be drawn on, or for
+    JSON."""
     if as_json or not sys.stdout.isatty():
         raise ConfigError("--watch needs a terminal and cannot be combined with --json", "--watch")
+    if Console().is_dumb_terminal:
+        raise ConfigError("--watch needs a terminal that can be drawn on. Set TERM, or leave --watch out", "--watch")
     asyncio.run(_watch(title, looks, every_s))
     return EXIT_OK
 
@@ -51,17 +58,24 @@ def watch(title: str, looks: AbstractAsyncContextManager[Looks], every_s: float,
 async def _watch(title: str, opened: AbstractAsyncContextManager[Looks], every_s: float) -> None:
     screen, loop = Console(highlight=False), asyncio.get_running_loop()
     page = FlowPage(title)
-    async with stop_signals() as stop, opened as looks:
+    async with stop_signals(exit_within_s=_STOP_S, exit_late=EXIT_OK) as stop, opened as looks:
         with Live(console=screen, screen=True, auto_refresh=False) as live:
 
             def draw() -> None:
                 live.update(page.drawn(screen), refresh=True)
 
+            async def say_late() -> None:
+                await asyncio.sleep(_LATE_S)
+                page.problem = f"no answer for {_LATE_S:g} s. It still waits, and what is below may have changed"
+                draw()
+
             loop.add_signal_handler(signal.SIGWINCH, draw)
             draw()
             while not stop.is_set():
                 try:
-                    seen = await unless(stop, looks.look(), "look at flows")
+                    async with Scope("late look") as scope:
+                        scope.spawn(say_late(), "say that a look is late")
+                        seen = await unless(stop, looks.look(), "look at flows")
                 except ConfigError:
                     raise
                 except HeliographError as error:

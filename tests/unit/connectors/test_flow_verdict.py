@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.main import get_command
 
+from connect.cli.main import app
 from connect.core.model import TaskId
 from connectors.flow_facts import FlowFacts, LagFacts, OtherFacts, PartitionFacts, TaskFacts
 from connectors.flow_progress import ClusterContact, Contact
-from connectors.flow_verdict import FlowVerdict, judge
-from connectors.formats.types import FlowName, TopicPartition
+from connectors.flow_verdict import FlowVerdict, FlowWord, judge
+from connectors.formats.types import QUARANTINED, FlowName, TopicPartition
 
+PROGRAM: Any = get_command(app)
 AT_MS = 1_767_276_182_000  # 2026-01-01T14:03:02Z
 ANSWERS = ClusterContact(answers=True, answered_ms=AT_MS)
 SILENT = ClusterContact(answers=False, answered_ms=AT_MS, reason="no answer within 5 s")
@@ -34,6 +41,7 @@ WELL = FlowFacts(
     file="mm2.properties",
 )
 FAILED = TaskFacts(1, "FAILED", "w:8083", "OSError: disk full")
+TWICE = (OtherFacts("Mirror Checks", 0, "refused"), OtherFacts("Mirror Checks", 2, "refused"))
 REFUSED = PartitionFacts(ORDERS, "QUARANTINED", "eu refuses offset 41: RecordTooLarge")
 SLOW = replace(BEHIND, growth_per_s=250.0)
 
@@ -67,6 +75,31 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
         MirrorSourceConnector --tasks --failed --rest http://w:8083/us/eu
         Failover: A failover could start now, and no record would be lost.""",
     ),
+    "connector failed, and its tasks run on": (
+        {"connector_state": "FAILED"},
+        """failed, error: us->eu does not follow changes of its topics: connector MirrorSourceConnector failed.
+        Do: connector MirrorSourceConnector: remove the cause, then restart it: heliograph connectors restart
+        MirrorSourceConnector --rest http://w:8083/us/eu
+        Failover: A failover could start now, and no record would be lost.""",
+    ),
+    "no task yet": (
+        {"tasks": (), "lag": replace(COPIED, waiting=1, records=5)},
+        """starting, warning: us->eu copies nothing: connector MirrorSourceConnector has no task yet.
+        Do: connector MirrorSourceConnector: wait for refresh.topics.interval.seconds, or restart it: heliograph
+        connectors restart MirrorSourceConnector --rest http://w:8083/us/eu
+        Failover: A failover could start now, and copies what waits first. If us were lost now, 5 records of 1 partition
+        not copied yet would be lost.""",
+    ),
+    "no worker, and records wait": (
+        {"has_worker": False, "tasks": (), "lag": replace(COPIED, waiting=1, records=5, ms=-1), "others": TWICE},
+        """ended, error: us->eu copies nothing: no worker runs it, and its last heartbeat was 1.0 s ago.
+        It lacks tasks 0, 2 of Mirror Checks, which failed: refused.
+        Do: the worker of us->eu: start it: heliograph mirror mm2.properties
+        Do: tasks 0, 2 of Mirror Checks: remove the cause, then restart it: heliograph connectors restart
+        'Mirror Checks' --tasks --failed --rest http://w:8083/us/eu
+        Failover: No failover could finish now, because no worker runs the flow, and what waits would not be copied. If
+        us were lost now, 5 records of 1 partition not copied yet would be lost.""",
+    ),
     "connector failed": (
         {"connector_state": "FAILED", "connector_reason": "topics is missing.", "tasks": ()},
         """failed, error: us->eu copies nothing: connector MirrorSourceConnector failed: topics is missing.
@@ -81,9 +114,9 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
         It is 120,000 records behind, the oldest 1 min 30 s old. Most wait in orders-3: 100,000.
         Do: partition orders-3: remove the cause, or set errors.tolerance = all, then restart its tasks: heliograph
         connectors restart MirrorSourceConnector --tasks --rest http://w:8083/us/eu
-        Failover: A failover could start now, and copies what waits first. If us were lost now, 120,000 records of 1
-        partition not copied yet would be lost. Groups that read orders-3 could not move, because it is not copied
-        to its end.""",
+        Failover: A failover could start now, and copies first what waits in other partitions. If us were lost now,
+        120,000 records of 1 partition not copied yet would be lost. Groups that read orders-3 could not move, because
+        it is not copied to its end.""",
     ),
     "gap, and the partition has stopped": (
         {
@@ -103,13 +136,14 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "gap skipped": (
         {"lost": 7},
-        """running, warning: us->eu copies, but 7 offsets of us will never arrive: deleted before the copy.
+        """running, warning: us->eu has lost 7 offsets of us, deleted before the copy.
         Do: lost offsets: find them as docs/runbooks/stopped-partition.md says
         Failover: A failover could start now, and no record would be lost.""",
     ),
     "another connector failed": (
         {"others": (OtherFacts("MirrorCheckpointConnector", 0, "DESCRIBE is missing"),)},
-        """degraded, error: us->eu copies, but task 0 of MirrorCheckpointConnector failed: DESCRIBE is missing.
+        """degraded, error: us->eu lacks task 0 of MirrorCheckpointConnector, which failed: DESCRIBE is
+        missing.
         Do: task 0 of MirrorCheckpointConnector: remove the cause, then restart it: heliograph connectors restart
         MirrorCheckpointConnector --tasks --failed --rest http://w:8083/us/eu
         Failover: A failover could start now, and no record would be lost.""",
@@ -126,7 +160,7 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "records left out": (
         {"skipped": 2},
-        """running, warning: us->eu copies, but has left out 2 records that eu refuses.
+        """running, warning: us->eu has left out 2 records that eu refuses.
         Failover: A failover could start now, and no record would be lost.""",
     ),
     "worker killed": (
@@ -199,11 +233,11 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
         {"tasks": (RUNS, FAILED), "lag": SLOW, "skipped": 1},
         """failed, error: us->eu does not copy the partitions of 1 of 2 tasks: task 1 failed: OSError: disk full.
         It is 120,000 records behind, the oldest 1 min 30 s old. Most wait in orders-3: 100,000.
-        It copies, but has left out 1 record that eu refuses.
+        It has left out 1 record that eu refuses.
         Do: task 1 of MirrorSourceConnector: remove the cause, then restart: heliograph connectors restart
         MirrorSourceConnector --tasks --failed --rest http://w:8083/us/eu
-        Failover: A failover could start now, and copies what waits first. If us were lost now, 120,000 records of 2
-        partitions not copied yet would be lost.""",
+        Failover: No failover could finish now, because task 1 failed, and what waits would not be copied. If us were
+        lost now, 120,000 records of 2 partitions not copied yet would be lost.""",
     ),
 }
 
@@ -227,3 +261,68 @@ def _text(found: FlowVerdict) -> str:
     actions = [f"Do: {one}" for one in found.actions]
     said = [f"{found.state}, {found.urgency}: {found.sentence}", *found.also, *actions]
     return " ".join([*said, f"Failover: {found.failover.sentence}"])
+
+
+def test_only_those_records_are_promised_that_were_counted() -> None:
+    sentence = judge(replace(WELL, lag=replace(COPIED, not_checked=2))).failover.sentence
+    assert sentence == (
+        "A failover could start now, and no record that was counted would be lost. What waits in 2 partitions that "
+        "could not be checked is not counted."
+    )
+
+
+def test_all_stopped_partitions_are_counted() -> None:
+    facts = WELL.with_partitions(
+        [PartitionFacts(TopicPartition("t", number), QUARANTINED, "refused") for number in range(1000)]
+    )
+    assert "Groups that read t-0, t-1, t-2 and 997 more could not move" in judge(facts).failover.sentence
+
+
+def _some(*values: Any) -> st.SearchStrategy[Any]:
+    return st.sampled_from(values)
+
+
+_SIDES = _some(ANSWERS, SILENT, ClusterContact())
+_FACTS = st.builds(
+    FlowFacts,
+    st.just(WELL.flow),
+    st.just(WELL.at_ms),
+    connector=_some("MirrorSourceConnector", "a b; rm $HOME", "it's"),
+    connector_state=_some("", "RUNNING", "PAUSED", "STOPPED", "FAILED"),
+    tasks=_some((), (RUNS,), (RUNS, FAILED), (FAILED,), (TaskFacts(0, "UNASSIGNED"), TaskFacts(1, "STARTING"))),
+    others=_some((), TWICE, (OtherFacts("c", -1, ""),)),
+    has_worker=_some(None, False, True),
+    contact=st.builds(Contact, _SIDES, _SIDES),
+    spark=_some("", "its driver ended"),
+    lag=_some(COPIED, LagFacts(), BEHIND, SLOW, replace(COPIED, records=10**15, ms=-1, waiting=1)),
+    stopped=_some((), (REFUSED,)),
+    stopped_count=st.just(1),
+    waiting=_some((), (replace(REFUSED, state="waiting"),)),
+    waiting_count=st.just(1),
+    skipped=_some(0, 3),
+    lost=_some(0, 3),
+    unchecked=_some((), ("cluster us: DESCRIBE is missing",)),
+    rest=_some("", "http://w:8083/us/eu", "http://w/?a&b"),
+    file=_some("", "mm2.properties", "/my files/$(id).properties"),
+)
+
+
+@given(_FACTS)
+def test_sentences_agree_and_commands_can_be_copied(facts: FlowFacts) -> None:
+    found = judge(facts)
+    said = " ".join((found.sentence, *found.also))
+    assert not ("copies nothing" in said and re.search(r"copies,|runs:", said)), said
+    assert "unknown old" not in said + found.failover.sentence
+    assert found.state is not FlowWord.RUNNING or not facts.stopped
+    stuck = facts.has_worker is False or facts.connector_state == "PAUSED"
+    assert not (stuck and found.failover.records > 0 and found.failover.can_start)
+    for command in filter(None, (one.command for one in found.actions)):
+        _parse(shlex.split(command))
+
+
+def _parse(words: list[str]) -> None:
+    """Parse a command without running it, as its program would."""
+    command, at = PROGRAM, 1
+    while hasattr(command, "commands"):
+        command, at = command.commands[words[at]], at + 1
+    command.make_context(words[at - 1], words[at:])

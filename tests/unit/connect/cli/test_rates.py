@@ -87,7 +87,7 @@ def test_what_is_wrong_is_said_at_the_end_of_the_line() -> None:
     assert flow_line(rates).startswith("us->eu degraded: 1 topic, 2 partitions, ")
     assert flow_line(rates).endswith(
         "Spark epoch 3. us->eu does not copy 1 partition: orders-0 is QUARANTINED: refused. "
-        "It copies, but has left out 1200 records that eu refuses."
+        "It has left out 1200 records that eu refuses."
     )
 
 

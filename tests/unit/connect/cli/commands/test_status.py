@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any, cast
 
@@ -15,6 +20,7 @@ from connect.cli.commands.status import run_status, show_statuses
 from connect.core.errors import ConfigError
 from connectors.flow_facts import FlowFacts, LagFacts, OtherFacts, PartitionFacts, TaskFacts
 from connectors.formats.types import FlowName, TopicPartition
+from tests.kit.workers import PROGRAMS
 
 COPIED = LagFacts(partitions=6, records=0, ms=0)
 FACTS = FlowFacts(FlowName("us", "eu"), 0, lag=COPIED, file="mm2.properties")
@@ -102,4 +108,38 @@ def test_a_sparkline_goes_from_zero_and_shows_what_is_unknown() -> None:
 
 def test_a_page_needs_a_terminal(tmp_path: Any) -> None:
     with pytest.raises(ConfigError, match="--watch needs a terminal"):
+        run_status(tmp_path / "mm2.properties", rest=(), as_json=False, watch=True)
+
+
+def test_a_page_says_that_a_worker_does_not_answer_and_ctrl_c_ends_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as worker:
+        worker.settimeout(60)
+        terminal, its_end = os.openpty()
+        url = f"http://127.0.0.1:{worker.getsockname()[1]}"
+        page = subprocess.Popen(
+            [PROGRAMS / "heliograph", "lag", "--rest", url, "--watch"],
+            stdin=its_end,
+            stdout=its_end,
+            stderr=its_end,
+            env={**os.environ, "TERM": "xterm"},
+        )
+        try:
+            request, _ = worker.accept()
+            with request:
+                shown = b""
+                while b"no answer for 5 s" not in shown:
+                    shown += os.read(terminal, 65536)
+                page.send_signal(signal.SIGINT)
+                assert page.wait(30) == 0
+        finally:
+            page.kill()
+            page.wait()
+            os.close(its_end)
+            os.close(terminal)
+
+
+def test_a_page_needs_a_terminal_that_can_be_drawn_on(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    with pytest.raises(ConfigError, match="Set TERM"):
         run_status(tmp_path / "mm2.properties", rest=(), as_json=False, watch=True)
