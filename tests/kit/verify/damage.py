@@ -114,7 +114,7 @@ class Planter:
         for pair in self._pairs:
             if not pair.topic.compacted:
                 continue
-            for base, batch in self._of(pair).items():
+            for base, batch in list(self._of(pair).items()):
                 found = batch.records() if batch.is_visible else []
                 kept = [one for one in found if one.offset in pair.last or self._chance.random() < 0.5]
                 if len(kept) < len(found):
