@@ -54,7 +54,7 @@ class Planted(NamedTuple):
 @dataclass
 class Pair:
     """One partition and its copy. ``offsets``: source offset by target offset; ``last``: target offsets of the last
-    record of each key; ``slots``: target offsets of records aborted by somebody else; ``aborted``: source offsets of
+    record of each key; ``slots``: target offsets of records aborted by another producer; ``aborted``: source offsets of
     aborted batches of one record."""
 
     topic: Topic

@@ -157,7 +157,7 @@ async def _transactions(
 
 
 async def put_slots(bootstrap: str, topics: Sequence[Topic], content: Content) -> None:
-    """Leave an aborted transaction of somebody else in every target partition, each record a batch of its own."""
+    """Leave an aborted transaction by another producer in every target partition, each record a batch of its own."""
     async with producer(bootstrap, transactional_id="slots") as client:
         await client.begin_transaction()
         for topic in topics:

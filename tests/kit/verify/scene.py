@@ -60,7 +60,7 @@ class Scene:
         self._exits.close()
 
     def copy(self) -> None:
-        """Fill the source in two parts, with records of somebody else at the target in between, and mirror it."""
+        """Fill the source in two parts, with records of another producer at the target in between, and mirror it."""
         asyncio.run(data.make(self.us.bootstrap, self.topics))
         self.fill(self._megabytes / 2)
         with self.mirroring():
@@ -91,7 +91,7 @@ class Scene:
         asyncio.run(self._until_copied(data.SLOT_OFFSETS))
 
     async def _until_copied(self, more: int) -> None:
-        """Until every target partition has as many offsets as records were committed, and ``more`` of somebody else."""
+        """Until every target partition has as many offsets as committed records, and ``more`` of another producer."""
         cluster = Cluster(
             connection_settings({"bootstrap.servers": self.eu.bootstrap}, client_id="judge", where="the test")
         )
@@ -123,7 +123,7 @@ class Scene:
         self.pairs = damage.read_pairs(self.topics, self._source, self._target)
 
     def plant(self, seed: int, kinds: Sequence[damage.Kind], *, cleaned: bool = True) -> list[damage.Planted]:
-        """Write one round's damage into the segments, and mend that of the round before. The brokers have stopped."""
+        """Write one round's damage into the segments, and repair that of the round before. The brokers have stopped."""
         planter = damage.Planter(self.pairs, seed)
         if cleaned:
             planter.clean()

@@ -306,7 +306,7 @@ def test_what_ours_cannot_run_moves_to_a_java_member_and_the_rest_makes_up_for_i
     group = Group(work=configured("abcd", 1), foreign=frozenset("ab"))
     group.join("ours", lease_ms=LEASE_MS)
     group.round()
-    assert group.sizes() == [(4, 4)]  # with nobody else to run it
+    assert group.sizes() == [(4, 4)]  # with no other member to run it
     group.join("java")
     group.settle()
     assert group.members["java"].held == configured("ab", 1)
