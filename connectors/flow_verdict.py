@@ -136,13 +136,14 @@ def lag_text(lag: LagFacts) -> str:
         lost += f", {counted(lag.not_checked, 'partition')} not checked"
     count = counted(lag.partitions, "partition")
     if lag.records < 0:
-        return f"lag unknown{_since(lag.known_ms)}{f' in {count}' if lag.partitions else ''}{lost}"
+        since = f" {since_text(lag.known_ms)}" if lag.known_ms >= 0 else ""
+        return f"lag unknown{since}{f' in {count}' if lag.partitions else ''}{lost}"
     if not lag.partitions:
         return f"lag unknown{lost}" if lost else "no partition to copy"
     if not lag.records:
         return f"no lag in {count}{lost}"
     size = "" if lag.bytes < 0 else f", about {bytes_text(lag.bytes)}"
-    return f"{_records(lag.records)} behind in {count}{size}{_oldest(lag)}{lost}"
+    return f"{counted(lag.records, 'record')} behind in {count}{size}{_oldest(lag)}{lost}"
 
 
 def _findings(facts: FlowFacts) -> list[_Finding]:
@@ -185,11 +186,11 @@ def _of_clusters(facts: FlowFacts) -> Iterator[_Finding]:
         if cluster.answers is False:
             effect = "copies nothing, and its lag is unknown" if side == "source" else "copies nothing"
             check = f"heliograph check {_file(facts)}"
-            since = _since(cluster.answered_ms)
+            last = f" (last answer {_ago(cluster.answered_ms, facts)})" if cluster.answered_ms >= 0 else ""
             yield _Finding(
                 FlowWord.UNREACHABLE,
                 Urgency.ERROR,
-                f"{effect}: the {side} {alias} does not answer{since}{_because(cluster.reason)}.",
+                f"{effect}: the {side} {alias} does not answer{last}{_because(cluster.reason)}.",
                 (Action(f"cluster {alias}", "check its brokers and the network", check),),
             )
 
@@ -330,7 +331,8 @@ def _of_lag(facts: FlowFacts, *, is_explained: bool) -> Iterator[_Finding]:
         if is_explained and not facts.unchecked:
             return
         why = _because(named(facts.unchecked, 1))
-        yield _Finding(FlowWord.UNKNOWN, Urgency.UNKNOWN, f"has an unknown lag{_since(lag.known_ms)}{why}.")
+        known = f" (last known {_ago(lag.known_ms, facts)})" if lag.known_ms >= 0 else ""
+        yield _Finding(FlowWord.UNKNOWN, Urgency.UNKNOWN, f"has an unknown lag{known}{why}.")
         return
     if not lag.partitions and not facts.unchecked:
         yield _Finding(
@@ -350,7 +352,7 @@ def _of_lag(facts: FlowFacts, *, is_explained: bool) -> Iterator[_Finding]:
 
 def _behind(facts: FlowFacts, *, is_explained: bool) -> _Finding:
     lag, growth = facts.lag, facts.lag.growth_per_s
-    behind = f"is {_records(lag.records)} behind{_oldest(lag)}"
+    behind = f"is {counted(lag.records, 'record')} behind{_oldest(lag)}"
     most = "" if lag.furthest is None else f" Most wait in {lag.furthest}: {lag.furthest_records:,}."
     if is_explained:
         return _Finding(FlowWord.BEHIND, Urgency.WARNING, f"{behind}.{most}")
@@ -389,7 +391,7 @@ def _all_well(facts: FlowFacts) -> str:
     lag = facts.lag
     if not lag.records:
         return f"runs: everything in {counted(lag.partitions, 'partition')} is copied."
-    return f"runs: {_records(lag.records)} {'waits' if lag.records == 1 else 'wait'}{_oldest(lag)}."
+    return f"runs: {counted(lag.records, 'record')} {'waits' if lag.records == 1 else 'wait'}{_oldest(lag)}."
 
 
 def _failover(facts: FlowFacts) -> FailoverReadiness:
@@ -407,7 +409,8 @@ def _failover(facts: FlowFacts) -> FailoverReadiness:
     if facts.contact.source.answers is False:
         lost = f"What {source} has and {target} has not is unknown, and would be lost."
         if lag.known_ms >= 0:
-            lost = f"What {source} got{_since(lag.known_ms)} would be lost, and so would what waited then."
+            age = age_text(max(facts.at_ms - lag.known_ms, 0))
+            lost = f"What {source} got in the last {age} would be lost, and so would what waited before."
         text = f"A failover could start now with --source-gone {source}. {lost}{groups}"
         return FailoverReadiness(can_start=True, records=UNKNOWN, partitions=UNKNOWN, sentence=text)
     if lag.records < 0:
@@ -425,7 +428,7 @@ def _failover(facts: FlowFacts) -> FailoverReadiness:
         none = "no record would be lost" if not lag.not_checked else "no record that was counted would be lost"
         text = f"A failover could start now, and {none}.{blocked}"
         return FailoverReadiness(can_start=True, records=0, partitions=waiting, sentence=text)
-    lost = f"{_records(lag.records)} of {counted(waiting, 'partition')} not copied yet would be lost"
+    lost = f"{counted(lag.records, 'record')} of {counted(waiting, 'partition')} not copied yet would be lost"
     why_not = _why_not_copied(facts)
     if why_not:
         text = f"No failover could finish now, because {why_not}, and what waits would not be copied."
@@ -454,10 +457,6 @@ def _why_not_copied(facts: FlowFacts) -> str:
     return f"{'task' if len(failed) == 1 else 'tasks'} {named(failed, _NAMED)} failed" if failed else ""
 
 
-def _records(count: int) -> str:
-    return f"{count:,} {'record' if count == 1 else 'records'}"
-
-
 def _oldest(lag: LagFacts) -> str:
     return f", the oldest {age_text(lag.ms)} old" if lag.ms >= 0 else ""
 
@@ -468,11 +467,6 @@ def _because(reason: str) -> str:
 
 def _more(count: int) -> str:
     return f", and {counted(count - 1, 'other')}" if count > 1 else ""
-
-
-def _since(at_ms: int) -> str:
-    """Return since when, after a space; nothing for an unknown time, as at a first look."""
-    return f" {since_text(at_ms)}" if at_ms >= 0 else ""
 
 
 def _ago(at_ms: int, facts: FlowFacts) -> str:

@@ -357,6 +357,12 @@ async def get_verdict(call: Calling, connector: Name, rest: str = "", file: str 
     return await _reported(call, connector, "verdict", rest=rest, file=file)
 
 
+@reports_router.get("/rates", response_model=dict[str, Any])
+async def get_rates(call: Calling, connector: Name) -> Response:
+    """Return what the tasks of a MirrorSource on this worker copy: rates, the last hour, batches by kind, Spark."""
+    return await _reported(call, connector, "rates")
+
+
 @reports_router.get("/groups", response_model=dict[str, Any])
 async def get_groups(call: Calling, connector: Name, search: str = "", group: str = "", top: str = "20") -> Response:
     """Return the consumer groups of a MirrorCheckpoint's flow with the highest lag, read from both clusters: those
@@ -374,22 +380,19 @@ async def get_move(
     return await _reported(call, connector, "move", group=group, rehearse=rehearse, rest=rest, top=top)
 
 
-@reports_router.get("/audit", response_model=dict[str, Any])
-async def get_audit(call: Calling, connector: Name, top: str = "100", search: str = "") -> Response:
-    """Return the newest entries of the audit of the connector's worker group: who changed what, and when."""
-    return await _reported(call, connector, "audit", top=top, search=search)
+def _searched(kind: str, says: str) -> None:
+    async def get(call: Calling, connector: Name, top: str = "100", search: str = "") -> Response:
+        return await _reported(call, connector, kind, top=top, search=search)
+
+    get.__doc__ = says
+    reports_router.get(f"/{kind}", response_model=dict[str, Any], name=f"get_{kind}")(get)
 
 
-@reports_router.get("/plan", response_model=dict[str, Any])
-async def get_plan(call: Calling, connector: Name, top: str = "100", search: str = "") -> Response:
-    """Return what a MirrorSource would change on its target: topics, partitions, configs, ACLs."""
-    return await _reported(call, connector, "plan", top=top, search=search)
-
-
-@reports_router.get("/drift", response_model=dict[str, Any])
-async def get_drift(call: Calling, connector: Name, top: str = "100", search: str = "") -> Response:
-    """Return the differences between a MirrorSource's clusters that its runs leave."""
-    return await _reported(call, connector, "drift", top=top, search=search)
+_searched(
+    "audit", "Return the newest entries of the audit of the connector's worker group: who changed what, and when."
+)
+_searched("plan", "Return what a MirrorSource would change on its target: topics, partitions, configs, ACLs.")
+_searched("drift", "Return the differences between a MirrorSource's clusters that its runs leave.")
 
 
 @reports_router.get("/verification", response_model=dict[str, Any])

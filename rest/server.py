@@ -274,7 +274,9 @@ class RestServer:
         self._headers = AnswerHeaders(settings)
         budget = BodyBudget(_LARGEST_BODIES * max(settings.max_request_bytes, WORKERS_BODY_BYTES))
         self._asgi_entry = AsgiEntry(self._headers, budget, settings.max_request_bytes)
-        self._asgi_entry.dashboard = Dashboard(self._limits.request_s) if settings.has_ui else None
+        #: Sends requests to other workers; closed by :meth:`stop`.
+        self.forwarder = Forwarder(None if tls is None else tls.client)
+        self._asgi_entry.dashboard = Dashboard(self._limits.request_s, self.forwarder) if settings.has_ui else None
         self._admin_entry = AsgiEntry(None, budget)
         self._metrics_front = AsgiEntry(None, budget)
         self._main: list[_Running] = []
@@ -282,8 +284,6 @@ class RestServer:
         self._of_metrics: list[_Running] = []
         self._own_host = ""
         self._apps: dict[Part, FastAPI] = {}
-        #: Sends requests to other workers; closed by :meth:`stop`.
-        self.forwarder = Forwarder(None if tls is None else tls.client)
 
     async def start(self) -> None:
         """Bind all listeners.

@@ -13,8 +13,8 @@ _TRACE_CHARACTERS: Final = 200
 
 
 def counted(count: int, noun: str) -> str:
-    """Format a count: ``1 partition``, ``2 partitions``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    """Format a count: ``1 partition``, ``1,200 partitions``."""
+    return f"{count} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def too_few_brokers(brokers: int, factor: int, topics: Iterable[object]) -> str:

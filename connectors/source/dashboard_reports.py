@@ -1,7 +1,7 @@
 """Report a flow for the dashboard: an overview, its details, and the partitions that a search finds.
 
 The lag and the states of partitions are those of the whole flow, because they are stored on the target. Rates, batches
-and Spark are those of this worker's tasks; pages say so where other workers have tasks too.
+and Spark are those of this worker's tasks; :mod:`rest.ui.workers` asks the other workers of the flow for theirs.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from connectors.topic_sync.partition_assignment import assigned_before
 OVERVIEW: Final = "overview"
 DETAILS: Final = "details"
 SEARCH: Final = "search"
+#: What only the worker of a task knows; see :func:`rates_report`.
+RATES: Final = "rates"
 KINDS: Final = (OVERVIEW, DETAILS, SEARCH)
 _KINDS_OF_BATCHES: Final = {one.reason: str(one.kind) for one in DECISIONS}
 #: Partitions of greatest lag in the details.
@@ -80,7 +82,7 @@ async def dashboard_report(
     if kind == OVERVIEW:
         return shown
     most = await asyncio.to_thread(lambda: rows_of(asked, furthest(asked.look.lag.partitions, _FURTHEST)))
-    return {**shown, **details(asked, verdict), "furthest": most}
+    return {**shown, **details(asked.tasks, verdict), "furthest": most}
 
 
 def overview(asked: Asked, verdict: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,64 +99,57 @@ def overview(asked: Asked, verdict: Mapping[str, Any]) -> dict[str, Any]:
         "stopped": facts["stopped"][:_NAMED],
         "stopped_count": facts["stopped_count"],
         "oldest_problem": None if oldest is None else {"source": str(oldest[0]), "since_ms": oldest[1].since_ms},
-        "spark": _spark(asked),
+        "spark": _spark(asked.host, asked.settings.name),
         "tasks": {"here": asked.tasks_here, "all": len(asked.tasks)},
     }
 
 
 def _rates(asked: Asked) -> dict[str, Any]:
     """Return the rates of this worker's tasks, and if others have tasks too, the flow's by its stored positions."""
-    host, name = asked.host, asked.settings.name
-    records, size = host.history_of(name).rates(wall_ms(), host.copied(name))
     if asked.is_whole:
-        return {"records_per_s": _or_none(records), "bytes_per_s": _or_none(size), "is_whole": True}
+        return {**_rates_here(asked.host, asked.settings.name), "is_whole": True}
     return {"records_per_s": asked.look.trend.copied_per_s, "bytes_per_s": None, "is_whole": False}
+
+
+def _rates_here(host: MirrorHost, name: str) -> dict[str, float | None]:
+    records, size = host.history_of(name).rates(wall_ms(), host.copied(name))
+    return {"records_per_s": _or_none(records), "bytes_per_s": _or_none(size)}
 
 
 def _or_none(value: float) -> float | None:
     return None if value < 0 else round(value, 1)
 
 
-def _spark(asked: Asked) -> dict[str, Any]:
-    tasks = [task for (name, _), task in asked.host.running.items() if name == asked.settings.name]
-    return {"epoch": max((task.epoch for task in tasks), default=None), **asked.host.spark.to_json()}
+def _spark(host: MirrorHost, name: str) -> dict[str, Any]:
+    tasks = [task for (of, _), task in host.running.items() if of == name]
+    return {"epoch": max((task.epoch for task in tasks), default=None), **host.spark.to_json()}
 
 
-def details(asked: Asked, verdict: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the page of a flow shows besides: the last hour, workers, failed tasks and batches."""
-    host, name = asked.host, asked.settings.name
+def rates_report(host: MirrorHost, name: str) -> dict[str, Any]:
+    """Return what only this worker knows of the connector ``name``, as JSON: its tasks' rates, last hour, batches by
+    kind and reason, and Spark. ``at_ms`` is this worker's time."""
     batches: Counter[str] = sum((meters.batches for meters in host.meters_of(name)), Counter())
     return {
+        "at_ms": wall_ms(),
+        **_rates_here(host, name),
         "history": host.history_of(name).to_json(),
-        "workers": _workers(asked),
-        "failed": [task for task in verdict["facts"]["tasks"] if task["reason"]],
         "batches": [
             {"kind": _KINDS_OF_BATCHES.get(reason, ""), "reason": reason, "count": count}
             for reason, count in batches.most_common()
         ],
+        "spark": _spark(host, name),
     }
 
 
-def _workers(asked: Asked) -> list[dict[str, Any]]:
-    """Return each worker with its tasks by state; records a second only of this one."""
-    host, name = asked.host, asked.settings.name
-    here = {index for of, index in host.running if of == name}
+def details(tasks: Sequence[TaskReport], verdict: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the page of a flow shows besides: the tasks of each worker by state, and tasks that failed."""
     workers: dict[str, Counter[str]] = {}
-    own = ""
-    for task in asked.tasks:
+    for task in tasks:
         workers.setdefault(task.worker_id, Counter())[task.state] += 1
-        own = task.worker_id if task.task in here and task.state == State.RUNNING else own
-    records, size = host.history_of(name).rates(wall_ms(), host.copied(name))
-    return [
-        {
-            "worker_id": worker,
-            "tasks": tasks,
-            "is_this": worker == own,
-            "records_per_s": _or_none(records) if worker == own else None,
-            "bytes_per_s": _or_none(size) if worker == own else None,
-        }
-        for worker, tasks in sorted(workers.items())
-    ]
+    return {
+        "workers": [{"worker_id": worker, "tasks": workers[worker]} for worker in sorted(workers)],
+        "failed": [task for task in verdict["facts"]["tasks"] if task["reason"]],
+    }
 
 
 def search(asked: Asked, query: Mapping[str, str]) -> dict[str, Any]:

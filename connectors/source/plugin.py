@@ -37,7 +37,7 @@ from connectors.control_link.protocol import SliceSettings
 from connectors.internal_topics import PARTITION_STATES, Records, record_settings
 from connectors.source.connector import MirrorSourceConnector
 from connectors.source.dashboard_reports import KINDS as DASHBOARD
-from connectors.source.dashboard_reports import dashboard_report
+from connectors.source.dashboard_reports import RATES, dashboard_report, rates_report
 from connectors.source.exactly_once_task import MAX_RUNS_PER_CHUNK, ExactlyOnceTask
 from connectors.source.lag_and_partition_reports import LAG, PARTITIONS, lag_report, partitions_report
 from connectors.source.offset_sync_writer import sync_writer, syncs_topic
@@ -172,6 +172,8 @@ class MirrorSource(MirrorConnector):
     async def report(
         self, kind: str, props: Props, tasks: Sequence[TaskReport], query: Mapping[str, str], connector: ConnectorReport
     ) -> Mapping[str, Any] | None:
+        if kind == RATES:
+            return rates_report(self._host, props["name"])
         await open_stores(props)
         settings, clients = settings_of(props, self._host)
         if kind not in (LAG, PARTITIONS, VERDICT, VERIFICATION, *DASHBOARD):

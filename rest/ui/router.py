@@ -1,4 +1,4 @@
-"""Answers requests below ``/ui``: the page, its files, its data and its events. All are GET and need the role VIEW.
+"""KeptAnswers requests below ``/ui``: the page, its files, its data and its events. All are GET and need the role VIEW.
 
 Actions of pages are requests of the REST API, so its roles apply.
 """
@@ -6,6 +6,7 @@ Actions of pages are requests of the REST API, so its roles apply.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
@@ -15,17 +16,23 @@ from starlette.types import Receive, Scope, Send
 
 from connect.core.errors import HeliographError
 from connect.core.herder_api import NotFound, RequestRefused
+from connect.kafka.concurrency import wall_ms
 from rest.access import Caller
 from rest.bodies import json_response
 from rest.errors import RestError
+from rest.other_workers import Forwarder
 from rest.request_handling import CALLER
-from rest.ui.flows import SOURCE, Herders, flows_of, snapshot
+from rest.ui.answers import KeptAnswers
+from rest.ui.flows import SOURCE, Herders, UiFlow, flows_of
 from rest.ui.live import LiveFeed
+from rest.ui.snapshots import Snapshots
 from rest.ui.static_files import INDEX, SAFE_HEADERS, StaticFiles
+from rest.ui.workers import FlowWorkers, details_together
 
 ROOT: Final = "ui"
 #: Which connector of a flow a report is of.
 _PART: Final = "part"
+DETAILS: Final = "details"
 
 
 class Dashboard:
@@ -33,18 +40,23 @@ class Dashboard:
 
     Args:
         request_s: Time limit of a report.
+        forwarder: Sends requests to other workers.
     """
 
-    def __init__(self, request_s: float) -> None:
+    def __init__(self, request_s: float, forwarder: Forwarder) -> None:
         #: Of the process; read for every request, so flows may be added later.
         self.herders: Herders = {}
         self._request_s = request_s
         self._files: StaticFiles | None = None
-        self._feed = LiveFeed(lambda: snapshot(self.herders))
+        self._answers = KeptAnswers()
+        self._workers = FlowWorkers(forwarder, self._answers)
+        self._snapshots = Snapshots(self._answers, self._workers)
+        self._feed = LiveFeed(lambda: self._snapshots.take(self.herders))
 
     async def close(self) -> None:
         """End the streams of events."""
         await self._feed.close()
+        await self._answers.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "GET":
@@ -79,7 +91,7 @@ class Dashboard:
             case ["me"]:
                 return _json(await self._me(scope[CALLER]))
             case ["flows"]:
-                return _json(await snapshot(self.herders))
+                return _json(await self._snapshots.take(self.herders))
             case ["flows", flow, kind]:
                 query = dict(parse_qsl(scope["query_string"].decode("ascii"), keep_blank_values=True))
                 return _json(await self._report(unquote(flow), unquote(kind), query))
@@ -105,13 +117,22 @@ class Dashboard:
             raise NotFound(f"{name} has no {part} connector")
         try:
             async with asyncio.timeout(self._request_s):
-                return dict(await flow.herder.connector_report(flow.connectors[part], kind, query))
+                report = dict(await flow.herder.connector_report(flow.connectors[part], kind, query))
+                return await self._whole(flow, report) if (part, kind) == (SOURCE, DETAILS) else report
         except TimeoutError:
             raise RestError(500, f"{name} gave no {kind} report within {self._request_s:.0f} s") from None
         except (RequestRefused, RestError):
             raise
         except HeliographError as error:
             raise RestError(500, str(error)) from error
+
+    async def _whole(self, flow: UiFlow, details: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the details of a flow with the figures of all its workers."""
+        reports = await self._workers.reports(flow)
+        found = await asyncio.to_thread(details_together, details, reports, wall_ms())
+        for worker in found["workers"]:
+            worker["is_this"] = self._workers.is_this(worker["worker_id"])
+        return found
 
 
 def _json(body: dict[str, Any]) -> Response:

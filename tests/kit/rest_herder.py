@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from connect.core.audit import AuditEntry
@@ -61,6 +62,7 @@ class DictHerder:
         self.hangs: set[str] = set()
         self.done: list[tuple[Any, ...]] = []
         self.ready = True
+        self.worker_id = RUNNING.worker_id
         self.doing: str | None = None
         self.offsets: list[SourceOffset] = []
         self.audited: list[AuditEntry] = []
@@ -122,8 +124,9 @@ class DictHerder:
         self._noted("connector_status", name)
         if name not in self.configs:
             raise NotFound(f"No status found for connector {name}")
-        failed = Status(State.FAILED, "w:8083", 3, trace="it broke")
-        return ConnectorStateInfo(name, RUNNING, {1: failed, 0: RUNNING}, "source")
+        running = replace(RUNNING, worker_id=self.worker_id)
+        failed = replace(running, state=State.FAILED, trace="it broke")
+        return ConnectorStateInfo(name, running, {1: failed, 0: running}, "source")
 
     def task_status(self, task: TaskId) -> Status:
         self._noted("task_status", task)

@@ -81,11 +81,17 @@ class HostileHerder(DictHerder):
             "overview": overview,
             "details": {
                 **overview,
-                "history": history,
-                "workers": [{"worker_id": EVIL, "tasks": {"RUNNING": 1}, "is_this": False}],
+                "workers": [{"worker_id": EVIL, "tasks": {"RUNNING": 1}}],
                 "failed": [{"task": 1, "reason": EVIL}],
-                "batches": [{"kind": EVIL, "reason": EVIL, "count": 1}],
                 "furthest": self.rows,
+            },
+            "rates": {
+                "at_ms": 10_000,
+                "records_per_s": 1.0,
+                "bytes_per_s": 2.0,
+                "history": history,
+                "batches": [{"kind": EVIL, "reason": EVIL, "count": 1}],
+                "spark": overview["spark"],
             },
             "search": {
                 "partitions": self.rows,
@@ -125,6 +131,7 @@ def worker() -> Iterator[tuple[str, HostileHerder]]:
         server = RestServer(RestSettings((RestListener("http", "127.0.0.1", 0),)))
         await server.start()
         server.serve(herder)
+        herder.worker_id = f"127.0.0.1:{server.ports[0]}"
         started.set_result(f"http://127.0.0.1:{server.ports[0]}")
         await asyncio.to_thread(is_over.wait)
         await server.stop()

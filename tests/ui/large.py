@@ -19,7 +19,7 @@ from connectors.flow_facts import FlowFacts, Trend
 from connectors.flow_progress import furthest
 from connectors.flow_verdict import judge
 from connectors.formats.types import FlowName
-from connectors.source.dashboard_reports import SEARCH, Asked, details, overview, rows_of, search
+from connectors.source.dashboard_reports import RATES, SEARCH, Asked, details, overview, rates_report, rows_of, search
 from rest.rest_config import RestSettings
 from rest.server import RestServer
 from tests.kit.rest_herder import DictHerder
@@ -44,11 +44,13 @@ class LargeHerder(DictHerder):
         self._verdict = {"verdict": judge(facts).to_wire(), "facts": facts.to_wire()}
 
     async def connector_report(self, name: str, kind: str, query: Mapping[str, str]) -> Mapping[str, Any]:
+        if kind == RATES:
+            return rates_report(self._asked_of.host, name)
         if kind == SEARCH:
             return await asyncio.to_thread(search, self._asked_of, query)
         shown = overview(self._asked_of, self._verdict)
         most = rows_of(self._asked_of, furthest(self._asked_of.look.lag.partitions, 20))
-        return {**shown, **details(self._asked_of, self._verdict), "furthest": most}
+        return {**shown, **details(self._asked_of.tasks, self._verdict), "furthest": most}
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +60,10 @@ def url() -> Iterator[str]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     asyncio.run_coroutine_threadsafe(served.start(), loop).result()
-    loop.call_soon_threadsafe(served.serve, LargeHerder())
-    yield f"http://127.0.0.1:{served.ports[0]}/ui"
+    herder = LargeHerder()
+    herder.worker_id = f"127.0.0.1:{served.ports[0]}"
+    loop.call_soon_threadsafe(served.serve, herder)
+    yield f"http://{herder.worker_id}/ui"
     asyncio.run_coroutine_threadsafe(served.stop(), loop).result()
     loop.call_soon_threadsafe(loop.stop)
     thread.join()

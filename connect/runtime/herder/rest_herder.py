@@ -14,7 +14,7 @@ from typing import Any, Final
 from connect.core.audit import AuditEntry
 from connect.core.config.security_settings import HIDDEN, restored
 from connect.core.config.worker_config import WorkerConfig
-from connect.core.errors import ConfigError, HeliographError, SecurityError
+from connect.core.errors import ConfigError, HeliographError, RetriableError, SecurityError
 from connect.core.herder import events
 from connect.core.herder.herder import Herder
 from connect.core.herder_api import (
@@ -53,6 +53,8 @@ log = logging.getLogger(__name__)
 
 #: The kind of report that any connector has: the audit of its worker's group.
 AUDIT: Final = "audit"
+#: How long a Java member may take to validate a config while others can be asked. A request takes 90 s at most.
+_JAVA_MEMBER_S: Final = 20.0
 
 
 @dataclass(eq=False)
@@ -355,9 +357,14 @@ class RuntimeHerder:
         self._refer_to_leader()
         # A member that refuses, such as one that asks for another password, says nothing about the others.
         refused: HeliographError | None = None
-        for url in self.core.java_urls:
+        for number, url in enumerate(self.core.java_urls, start=1):
+            # The last one has the rest of the request's time.
+            limit_s = None if number == len(self.core.java_urls) else _JAVA_MEMBER_S
             try:
-                infos = await self.internal.validate(url, given["connector.class"], config)
+                async with asyncio.timeout(limit_s):
+                    infos = await self.internal.validate(url, given["connector.class"], config)
+            except TimeoutError:
+                refused = RetriableError(f"The worker at {url} did not validate the config within {limit_s:.0f} s.")
             except HeliographError as error:
                 refused = error
             else:

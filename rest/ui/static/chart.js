@@ -20,10 +20,32 @@ const LEAST_S = 600;
 const spanned = (first, last) => [Math.min(first ?? last, last - LEAST_S), last];
 const clock = (s) => new Date(s * 1000).toLocaleTimeString("sv-SE").slice(0, 5);
 
-/** `times` in ms since 1970, `values` with null where a value is not known; `format` writes one. */
-export function Chart({ title, times, values, format }) {
+/** Parts that have a line of their own, and the styles' names of their colours. */
+const MOST_PARTS = 5;
+const colourOf = (index) => `--part-${index + 1}`;
+const shownOf = (parts) => (parts.length > 1 ? parts.slice(0, MOST_PARTS) : []);
+
+/** What the lines are, if there are several: the sum of all, and each part. */
+export function Legend({ names }) {
+  if (names.length < 2) return null;
+  const more = names.length - MOST_PARTS;
+  return html`<ul class="legend"><li><i></i>all ${names.length} workers</li>
+    ${shownOf(names).map((name, index) => html`<li><i class=${`part-${index + 1}`}></i>${name}</li>`)}
+    ${more > 0 && html`<li class="quiet">${more} more are in the sum only</li>`}</ul>`;
+}
+
+/**
+ * `times` in ms since 1970, `values` with null where a value is not known; `format` writes one. `parts`: `{name, values}`
+ * of what the values are the sum of.
+ */
+export function Chart({ title, times, values, parts, format }) {
+  const lines = shownOf(parts);
+  const data = [times.map((at) => at / 1000), values, ...lines.map((one) => one.values)];
   const place = useRef(null);
   const drawn = useRef(null);
+  // Drawn again after a change of colours.
+  const newestData = useRef(data);
+  newestData.current = data;
   const newest = values.findLast((value) => value !== null);
   useEffect(() => {
     let isOver = false;
@@ -44,9 +66,13 @@ export function Chart({ title, times, values, format }) {
             y: { range: (_, least, most) => [0, Math.max(most || 0, 10) * 1.1] },
           },
           axes: [{ ...axis, values: (_, splits) => splits.map(clock) }, { ...axis, size: 74, values: (_, splits) => splits.map(format) }],
-          series: [{}, { stroke: colour("--accent"), width: 2, fill: `${colour("--accent")}22`, spanGaps: false }],
+          series: [
+            {},
+            { stroke: colour("--accent"), width: 2, fill: `${colour("--accent")}22`, spanGaps: false },
+            ...lines.map((_, index) => ({ stroke: colour(colourOf(index)), width: 1.5, spanGaps: false })),
+          ],
         },
-        [times.map((at) => at / 1000), values],
+        newestData.current,
         place.current,
       );
     };
@@ -62,9 +88,9 @@ export function Chart({ title, times, values, format }) {
       drawn.current?.destroy();
       drawn.current = null;
     };
-  }, []);
+  }, [lines.map((one) => one.name).join(" ")]);
   useEffect(() => {
-    drawn.current?.setData([times.map((at) => at / 1000), values]);
+    drawn.current?.setData(data);
   }, [times.at(-1), times.length]);
   const text = newest === undefined ? "not known yet" : format(newest);
   return html`<figure class="chart"><figcaption>${title}: <b>${text}</b></figcaption>

@@ -196,6 +196,15 @@ export function Verdict({ flow, brief = false }) {
     <h3>Failover</h3><p>${verdict.failover.sentence}</p>`;
 }
 
+export const bytesRate = ({ rates }) => (rates.bytes_per_s === null ? "unknown" : `${size(rates.bytes_per_s)}/s`);
+
+/** Whose rates are not known, and what is shown instead. */
+export function RatesNote({ rates }) {
+  if (!rates.silent?.length) return null;
+  const names = rates.silent.map((one) => `${one.worker_id}: ${one.reason}`).slice(0, 3);
+  return html`<p class="quiet">The rate is that of stored positions over the last minute, because a worker is silent. ${names.join(" ")}</p>`;
+}
+
 /** A command with a button that copies it. */
 export function Command({ text }) {
   const [copied, setCopied] = useState(false);

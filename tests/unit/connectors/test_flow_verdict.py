@@ -54,16 +54,16 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "source frozen": (
         {"contact": Contact(SILENT, ANSWERS), "lag": replace(COPIED, records=-1, ms=-1), "checkpoint_ms": AT_MS},
-        """unreachable, error: us->eu copies nothing, and its lag is unknown: the source us does not answer since
-        2026-01-01T14:03:02Z: no answer within 5 s.
+        """unreachable, error: us->eu copies nothing, and its lag is unknown: the source us does not answer (last
+        answer 1 min 0 s ago): no answer within 5 s.
         Do: cluster us: check its brokers and the network: heliograph check mm2.properties
-        Failover: A failover could start now with --source-gone us. What us got since 2026-01-01T14:03:02Z would
-        be lost, and so would what waited then. Groups would continue at their last checkpoint, written
+        Failover: A failover could start now with --source-gone us. What us got in the last 1 min 0 s would
+        be lost, and so would what waited before. Groups would continue at their last checkpoint, written
         1 min 0 s ago.""",
     ),
     "target frozen": (
         {"contact": Contact(ANSWERS, SILENT)},
-        """unreachable, error: us->eu copies nothing: the target eu does not answer since 2026-01-01T14:03:02Z: no
+        """unreachable, error: us->eu copies nothing: the target eu does not answer (last answer 1 min 0 s ago): no
         answer within 5 s.
         Do: cluster eu: check its brokers and the network: heliograph check mm2.properties
         Failover: No failover could start now: the target eu does not answer, so its groups cannot be changed.""",

@@ -1,6 +1,6 @@
 // Flow: one flow over the last hour, who copies it, and what to do with it.
-import { Action, Badge, Figure, Problem, Table, Verdict, api, count, duration, hrefOf, html, may, partitionName, size, toneOf, useAnswer } from "/ui/static/kit.js";
-import { Chart } from "/ui/static/chart.js";
+import { Action, Badge, Figure, Problem, RatesNote, Table, Verdict, api, bytesRate, count, duration, hrefOf, html, may, partitionName, size, toneOf, useAnswer } from "/ui/static/kit.js";
+import { Chart, Legend } from "/ui/static/chart.js";
 
 const REFRESH_MS = 5000;
 const tasksText = (tasks) => Object.entries(tasks).map(([state, number]) => `${number} ${state.toLowerCase()}`).join(", ") || "no tasks";
@@ -28,28 +28,34 @@ function Actions({ flow, caller, done }) {
   </div>`;
 }
 
-/** What a heading adds where figures are not of the whole flow. */
-const ofHere = ({ here, all }) => (here < all ? ` of the ${here} of ${all} tasks on this worker` : "");
-
-function History({ history, tasks }) {
-  const at = history.at_ms.filter((each) => each !== null);
-  return html`<section class="card"><h2>Last hour${ofHere(tasks)}</h2><div class="charts">
-    <${Chart} title="Lag, records" times=${at} values=${history.lag_records} format=${count} />
-    <${Chart} title="Lag, age of the oldest" times=${at} values=${history.lag_ms} format=${duration} />
-    <${Chart} title="Records a second" times=${at} values=${history.records_per_s} format=${count} />
-    <${Chart} title="Bytes a second" times=${at} values=${history.bytes_per_s} format=${(value) => `${size(value)}/s`} />
-  </div></section>`;
+/** What a chart, a table and a sum lack. */
+function Silent({ workers }) {
+  const silent = workers.filter((one) => one.problem);
+  if (!silent.length) return null;
+  return html`<p class="lost" role="status">Not counted here: ${silent.map((one) => html`<span key=${one.worker_id}>worker ${one.worker_id}. ${one.problem} </span>`)}</p>`;
 }
 
-const Workers = ({ workers, tasks }) => html`<section class="card"><h2>Workers</h2>
+function History({ data }) {
+  const { history, histories, workers } = data;
+  const chart = (title, key, format) => html`<${Chart} title=${title} times=${history.at_ms} values=${history[key]} format=${format}
+    parts=${histories.map((one) => ({ name: one.worker_id, values: one[key] }))} />`;
+  return html`<section class="card"><h2>Last hour</h2><${Silent} workers=${workers} />
+    <${Legend} names=${histories.map((one) => one.worker_id)} />
+    <div class="charts">
+      ${chart("Lag, records", "lag_records", count)}
+      ${chart("Lag, age of the oldest", "lag_ms", duration)}
+      ${chart("Records a second", "records_per_s", count)}
+      ${chart("Bytes a second", "bytes_per_s", (value) => `${size(value)}/s`)}
+    </div></section>`;
+}
+
+const Workers = ({ workers }) => html`<section class="card"><h2>Workers</h2>
   <${Table} caption="Workers of the flow" rows=${workers} empty="No worker has a task of this flow." columns=${[
-    ["Worker", (one) => html`${one.worker_id || "not assigned"}${one.is_this ? " (this one)" : ""}`],
+    ["Worker", (one) => html`${one.worker_id || "not assigned"}${one.is_this ? " (this one)" : ""}${one.problem && html`<br /><small>${one.problem}</small>`}`],
     ["Tasks", (one) => tasksText(one.tasks)],
-    ["Records/s", (one) => (one.is_this ? count(one.records_per_s) : "on its page"), true],
-    ["Bytes/s", (one) => (one.is_this ? `${size(one.bytes_per_s)}/s` : "on its page"), true],
-  ]} />
-  ${tasks.here < tasks.all && html`<p class="quiet">This worker runs ${tasks.here} of ${tasks.all} tasks. The last hour, batches and
-    Spark are those of its tasks; the verdict, the lag and partitions are those of the whole flow.</p>`}</section>`;
+    ["Records/s", (one) => count(one.records_per_s), true],
+    ["Bytes/s", (one) => (one.bytes_per_s === null ? "unknown" : `${size(one.bytes_per_s)}/s`), true],
+  ]} /></section>`;
 
 const Furthest = ({ flow, rows }) => html`<section class="card"><h2>Partitions with the greatest lag</h2>
   <${Table} caption="Partitions with the greatest lag" rows=${rows} empty="No partition has a lag." columns=${[
@@ -61,16 +67,17 @@ const Furthest = ({ flow, rows }) => html`<section class="card"><h2>Partitions w
   ]} />
   <p><a href=${hrefOf(flow, "partitions")}>All partitions, with a search</a></p></section>`;
 
-const Spark = ({ spark }) => html`<section class="card"><h2>Spark of this worker</h2>
-  <${Problem} error=${spark.problem} />
-  <dl class="figures">
-    <${Figure} name="Runs at">${spark.place || "not started"}<//>
-    <${Figure} name="Epoch">${spark.epoch === null ? "none here" : count(spark.epoch)}<//>
-    <${Figure} name="Slots in use">${count(spark.used)}${spark.slots === null ? "" : ` of ${count(spark.slots)}`}<//>
-  </dl></section>`;
+const Spark = ({ sparks }) => html`<section class="card"><h2>Spark</h2>
+  ${sparks.map((spark) => html`<${Problem} error=${spark.problem && `${spark.worker_id}: ${spark.problem}`} />`)}
+  <${Table} caption="Spark of each worker" rows=${sparks} empty="No worker runs Spark for this flow." columns=${[
+    ["Worker", (spark) => spark.worker_id],
+    ["Runs at", (spark) => spark.place || "not started"],
+    ["Epoch", (spark) => (spark.epoch === null ? "none" : count(spark.epoch)), true],
+    ["Slots in use", (spark) => `${count(spark.used)}${spark.slots === null ? "" : ` of ${count(spark.slots)}`}`, true],
+  ]} /></section>`;
 
-const Batches = ({ batches, tasks }) => html`<section class="card"><h2>Batches since the tasks began${ofHere(tasks)}</h2>
-  <${Table} caption="Batches by kind and reason" rows=${batches} empty="No batch was copied here yet." columns=${[
+const Batches = ({ batches, workers }) => html`<section class="card"><h2>Batches since the tasks began</h2><${Silent} workers=${workers} />
+  <${Table} caption="Batches by kind and reason" rows=${batches} empty="No batch was copied yet." columns=${[
     ["Kind", (one) => one.kind],
     ["Reason", (one) => one.reason],
     ["Batches", (one) => count(one.count), true],
@@ -96,18 +103,19 @@ export default function Flow({ flow, caller }) {
     ${seen && html`<section class="card">
       <dl class="figures">
         <${Figure} name="Rate">${count(seen.rates.records_per_s)} <small>records/s</small><//>
-        <${Figure} name="Bytes">${seen.rates.bytes_per_s === null ? "unknown" : `${size(seen.rates.bytes_per_s)}/s`}<//>
+        <${Figure} name="Bytes">${bytesRate(seen)}<//>
         <${Figure} name="Lag">${count(seen.lag.records)} <small>records</small><//>
         <${Figure} name="Oldest waits">${duration(seen.lag.ms)}<//>
         <${Figure} name="Most wait in">${seen.lag.furthest ? partitionName(seen.lag.furthest) : "none"}<//>
         <${Figure} name="Tasks">${tasksText(flow.states.source?.tasks || {})}<//>
       </dl>
+      <${RatesNote} rates=${seen.rates} />
       <${Verdict} flow=${flow} /></section>`}
     ${data ? html`
       <${Errors} flow=${flow} failed=${data.failed} />
-      <${History} history=${data.history} tasks=${data.tasks} />
+      <${History} data=${data} />
       <${Furthest} flow=${flow} rows=${data.furthest} />
-      <${Workers} workers=${data.workers} tasks=${data.tasks} />
-      <div class="grid"><${Batches} batches=${data.batches} tasks=${data.tasks} /><${Spark} spark=${data.spark} /></div>`
+      <${Workers} workers=${data.workers} />
+      <div class="grid"><${Batches} batches=${data.batches} workers=${data.workers} /><${Spark} sparks=${data.sparks} /></div>`
       : html`<p class="quiet">Reading the details...</p>`}`;
 }

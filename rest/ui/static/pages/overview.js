@@ -1,5 +1,5 @@
 // Overview: where records flow, and a card for each flow, the most urgent first.
-import { Badge, Figure, Problem, Search, Verdict, count, duration, hrefOf, html, size, time, toneOf, useState } from "/ui/static/kit.js";
+import { Badge, Figure, Problem, RatesNote, Search, Verdict, bytesRate, count, duration, hrefOf, html, time, toneOf, useState } from "/ui/static/kit.js";
 
 const CARDS = 12;
 const MOST_CLUSTERS = 10;
@@ -64,11 +64,12 @@ function Card({ flow }) {
     ${seen && html`
       <dl class="figures">
         <${Figure} name="Rate">${count(seen.rates.records_per_s)} <small>records/s</small><//>
-        <${Figure} name="Bytes">${seen.rates.bytes_per_s === null ? "unknown" : `${size(seen.rates.bytes_per_s)}/s`}<//>
+        <${Figure} name="Bytes">${bytesRate(seen)}<//>
         <${Figure} name="Lag">${count(seen.lag.records)} <small>records</small><//>
         <${Figure} name="Oldest waits">${duration(seen.lag.ms)}<//>
         <${Figure} name="Not copied" tone=${seen.stopped_count ? "bad" : ""}>${count(seen.stopped_count)} <small>of ${count(seen.lag.partitions)} partitions</small><//>
       </dl>
+      <${RatesNote} rates=${seen.rates} />
       <${Verdict} flow=${flow} brief />
       ${seen.oldest_problem && html`<p class="quiet">Oldest problem: ${seen.oldest_problem.source}, since ${time(seen.oldest_problem.since_ms)}. ${" "}
         <a href=${hrefOf(flow, "partitions")}>Partitions</a></p>`}`}

@@ -87,7 +87,7 @@ def test_what_is_wrong_is_said_at_the_end_of_the_line() -> None:
     assert flow_line(rates).startswith("us->eu degraded: 1 topic, 2 partitions, ")
     assert flow_line(rates).endswith(
         "Spark epoch 3. us->eu does not copy 1 partition: orders-0 is QUARANTINED: refused. "
-        "It has left out 1200 records that eu refuses."
+        "It has left out 1,200 records that eu refuses."
     )
 
 
@@ -104,11 +104,11 @@ def test_a_lag_that_is_not_known_is_said_to_be() -> None:
     meter = RateMeter()
     (rates,) = asyncio.run(meter.observe(0.0, [replace(flow(partition(0, 10)), contact=Contact(source=silent))]))
     assert ", lag unknown since 2026-01-01T14:03:02Z, " in flow_line(rates)
-    assert flow_line(rates).endswith(": the source us does not answer since 2026-01-01T14:03:02Z.")
+    assert flow_line(rates).endswith(": the source us does not answer (last answer 0.0 s ago).")
     (rates,) = asyncio.run(meter.observe(1.0, [replace(flow(partition(0, 10)), contact=Contact(target=silent))]))
     line = flow_line(rates)
     assert "0 records and 0 ms behind" in line
-    assert line.endswith(". us->eu copies nothing: the target eu does not answer since 2026-01-01T14:03:02Z.")
+    assert line.endswith(". us->eu copies nothing: the target eu does not answer (last answer 0.0 s ago).")
 
 
 @pytest.mark.parametrize(
@@ -134,5 +134,5 @@ def test_a_status_line_says_when_records_last_moved_and_who_does_not_answer(stat
     contact = Contact(source, ClusterContact(answers=True, moved_ms=1_767_276_122_000))
     reported = FlowProgress(FlowName("us", "eu"), state, 0, (), contact, at_ms=1_767_276_183_500)
     rates = first_rates(reported)
-    assert "the source us does not answer" in flow_line(rates) and "since 2026-01-01T14:03:02Z" in flow_line(rates)
+    assert "the source us does not answer" in flow_line(rates) and "(last answer 1.5 s ago)" in flow_line(rates)
     assert "last fetch 2.5 s ago, last produce 1 min 1 s ago" in flow_line(rates)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from connect.core.herder_api import (
     Signature,
     Unhealthy,
 )
+from connect.runtime.herder import rest_herder
 from connect.runtime.herder.rest_herder import RuntimeHerder
 
 
@@ -80,16 +82,19 @@ async def test_rights_that_a_fence_lacks_fail_the_task_that_asked_at_once(
 
 
 class OtherMembers:
-    """Java's workers, of which only the last has the class, and the first refuses or does not answer."""
+    """Java's workers, of which only the last has the class, and the first refuses, or without an error hangs."""
 
-    def __init__(self, first: HeliographError) -> None:
+    def __init__(self, first: HeliographError | None) -> None:
         self.first = first
         self.asked: list[str] = []
 
     async def validate(self, url: str, connector_class: str, config: object) -> ConfigInfos | None:
         self.asked.append(url)
         if url == "http://java1/":
-            raise self.first
+            if self.first is None:
+                await asyncio.Event().wait()
+            else:
+                raise self.first
         return ConfigInfos(connector_class, 0, (), ()) if url == "http://java3/" else None
 
 
@@ -118,6 +123,16 @@ async def test_a_class_that_only_java_members_have_is_validated_by_one_of_them(e
     core.java_urls = ("http://java1/", "http://java2/")
     with pytest.raises(type(error), match="no answer"):
         await herder.validate("JavaSource", config)
+
+
+async def test_a_java_member_that_hangs_leaves_the_others_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest_herder, "_JAVA_MEMBER_S", 0.01)
+    core = without_class(is_leader=True, java_urls=("http://java1/", "http://java3/"))
+    herder = made(core=core, internal=OtherMembers(None))
+    assert (await herder.validate("JavaSource", {"connector.class": "JavaSource"})).name == "JavaSource"
+    core.java_urls = ("http://java1/", "http://java2/")
+    with pytest.raises(RetriableError, match="java1/ did not validate"):
+        await herder.validate("JavaSource", {"connector.class": "JavaSource"})
 
 
 async def test_who_follows_refers_to_the_leader_for_a_class_that_it_does_not_have() -> None:

@@ -1,0 +1,186 @@
+"""Asks the workers of a flow for what only they know, and adds it up: rates, the last hour, batches, Spark.
+
+Any worker shows the whole flow. A worker that does not answer is named with the reason, and then no sum is shown.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+import orjson
+
+from connect.core.herder_api import FORWARDED_HEADER, ForwardedRequest, NotFound
+from connect.core.model import State
+from connect.kafka.concurrency import gather_limited, wall_ms
+from rest.access import Caller, Role
+from rest.errors import RestError
+from rest.other_workers import Forwarder
+from rest.ui.answers import KeptAnswers
+from rest.ui.flows import SOURCE, UiFlow
+
+RATES: Final = "rates"
+#: A worker that has not answered after this time counts as silent, and is asked again later.
+WITHIN_S: Final = 2.0
+_AGAIN_S: Final = 10.0
+_FRESH_S: Final = 4.0
+#: Workers of a flow that are asked.
+_MOST_WORKERS: Final = 32
+#: Who asks, for the other worker's log.
+_DASHBOARD: Final = Caller("dashboard", Role.VIEW)
+#: The time between samples, and how many of them a worker may lack at its newest end, because others sample earlier.
+_SAMPLE_MS: Final = 10_000
+_SAMPLES: Final = 360
+_CARRIED: Final = 2
+_RATES: Final = ("records_per_s", "bytes_per_s")
+_GREATEST: Final = "lag_ms"
+_KEYS: Final = (*_RATES, "lag_records", _GREATEST)
+
+#: By worker id, its report of :data:`RATES`, or why there is none.
+Reports = Mapping[str, Mapping[str, Any] | str]
+
+
+class FlowWorkers:
+    """The workers of this process's flows.
+
+    Args:
+        forwarder: Knows this worker's advertised URL; workers of a group have one scheme.
+    """
+
+    def __init__(self, forwarder: Forwarder, answers: KeptAnswers) -> None:
+        self._forwarder = forwarder
+        self._answers = answers
+
+    async def reports(self, flow: UiFlow) -> Reports:
+        """Return the report of each worker that has the source connector of a flow, or tasks of it."""
+        ids = _worker_ids(flow)
+        found = dict(
+            zip(ids, await gather_limited(lambda one: self._report(flow, one), ids[:_MOST_WORKERS]), strict=False)
+        )
+        return {one: found.get(one, f"It was not asked, because at most {_MOST_WORKERS} are.") for one in ids}
+
+    def is_this(self, worker_id: str) -> bool:
+        return _place(worker_id) == urlsplit(self._forwarder.own_url or "").netloc
+
+    async def _report(self, flow: UiFlow, worker_id: str) -> Mapping[str, Any] | str:
+        name = flow.connectors[SOURCE]
+
+        async def ask() -> Mapping[str, Any]:
+            if self.is_this(worker_id):
+                return await flow.herder.connector_report(name, RATES, {})
+            return await self._ask_other(flow, _place(worker_id))
+
+        if ":" not in _place(worker_id):
+            return "It serves no REST API."
+        question = (RATES, flow.prefix, name, worker_id)
+        answer = await self._answers.get(question, ask, within_s=WITHIN_S, fresh_s=_FRESH_S, again_s=_AGAIN_S)
+        if answer.late_s is not None:
+            return f"It has not answered for {max(answer.late_s, WITHIN_S):.0f} s."
+        return answer.problem or answer.data or "It gave no reason."
+
+    async def _ask_other(self, flow: UiFlow, place: str) -> Mapping[str, Any]:
+        root = f"{urlsplit(self._forwarder.own_url or '').scheme}://{place}{flow.prefix}"
+        url = f"{root}/connectors/{quote(flow.connectors[SOURCE], safe='')}/{RATES}"
+        asked = ForwardedRequest("GET", url, _DASHBOARD.to_header(wall_ms() / 1000), b"")
+        headers = {FORWARDED_HEADER: asked.user, **flow.herder.sign_forwarded(asked)}
+        answer = await self._forwarder.send("GET", url, headers=headers)
+        try:
+            return dict(orjson.loads(answer.body))
+        except (ValueError, TypeError):
+            raise RestError(500, "Its answer is not a report. Check its version.") from None
+
+
+def _place(worker_id: str) -> str:
+    """Return host and port of a worker id: ``host:port``, of a dedicated mirror with its flow after a slash."""
+    return worker_id.partition("/")[0]
+
+
+def _worker_ids(flow: UiFlow) -> list[str]:
+    try:
+        status = flow.herder.connector_status(flow.connectors[SOURCE])
+    except NotFound:
+        return []
+    parts = (status.connector, *status.tasks.values())
+    return sorted({part.worker_id for part in parts if part.state != State.UNASSIGNED and part.worker_id})
+
+
+def problems(reports: Reports) -> list[dict[str, str]]:
+    """Return the workers without a report, and why."""
+    return [{"worker_id": one, "reason": report} for one, report in reports.items() if isinstance(report, str)]
+
+
+def rates_together(reports: Reports) -> dict[str, float | None]:
+    """Return the sums of rates; None if one is not known."""
+    rates = [_figures(report) for report in reports.values()]
+    found: dict[str, float | None] = {}
+    for key in _RATES:
+        values = [one[key] for one in rates]
+        found[key] = None if None in values else round(sum(values), 1)
+    return found
+
+
+def details_together(details: Mapping[str, Any], reports: Reports, now_ms: int) -> dict[str, Any]:
+    """Return the details of a flow with what its workers reported: sums, and each worker's own figures. The sums leave
+    out workers that did not answer, which the details name."""
+    known = {one: report for one, report in reports.items() if not isinstance(report, str)}
+    batches: Counter[tuple[str, str]] = Counter()
+    for report in known.values():
+        batches.update({(one["kind"], one["reason"]): one["count"] for one in report["batches"]})
+    hours = {one: _Hour(report["history"], now_ms - report["at_ms"]) for one, report in known.items()}
+    newest = max((hour.last for hour in hours.values()), default=0)
+    times = range(max(min((hour.first for hour in hours.values()), default=1), newest - _SAMPLES + 1), newest + 1)
+    added = {
+        key: [_added(key, [one for one in hours.values() if one.first <= each], each) for each in times]
+        for key in _KEYS
+    }
+    tasks = {one["worker_id"]: one["tasks"] for one in details["workers"]}
+    return {
+        **details,
+        "history": {"at_ms": [each * _SAMPLE_MS for each in times], **added},
+        "histories": [
+            {"worker_id": one, **{key: [hour.value(key, each) for each in times] for key in _KEYS}}
+            for one, hour in hours.items()
+        ],
+        "workers": [
+            {"worker_id": one, "tasks": tasks.get(one, {}), **_figures(reports.get(one, ""))}
+            for one in sorted({*tasks, *reports})
+        ],
+        "batches": [{"kind": kind, "reason": why, "count": count} for (kind, why), count in batches.most_common()],
+        "sparks": [{"worker_id": one, **report["spark"]} for one, report in known.items()],
+    }
+
+
+def _figures(report: Mapping[str, Any] | str) -> dict[str, Any]:
+    if isinstance(report, str):
+        return {"records_per_s": None, "bytes_per_s": None, "problem": report}
+    return {"records_per_s": report["records_per_s"], "bytes_per_s": report["bytes_per_s"], "problem": ""}
+
+
+class _Hour:
+    """A worker's last hour, in intervals of this worker's clock. Samples are not taken at exact times, so an interval
+    without one has that of the interval before."""
+
+    def __init__(self, history: Mapping[str, Sequence[Any]], skew_ms: int) -> None:
+        self._history = history
+        self._indexes = {int(at_ms + skew_ms) // _SAMPLE_MS: index for index, at_ms in enumerate(history["at_ms"])}
+        #: Of a worker without samples, such that it never began.
+        self.first = min(self._indexes, default=1 << 60)
+        self.last = max(self._indexes, default=0)
+
+    def value(self, key: str, interval: int) -> float | None:
+        for each in range(interval, interval - 1 - _CARRIED, -1):
+            if each in self._indexes:
+                found: float | None = self._history[key][self._indexes[each]]
+                return found
+        return None
+
+
+def _added(key: str, hours: Sequence[_Hour], interval: int) -> float | None:
+    """Return the sum of a figure, or the greatest age; None if one is not known."""
+    values = [hour.value(key, interval) for hour in hours]
+    known = [value for value in values if value is not None]
+    if len(known) < len(values) or not known:
+        return None
+    return max(known) if key == _GREATEST else round(sum(known), 1)
