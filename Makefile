@@ -79,7 +79,7 @@ long: setup
 # A browser for a real mirror's dashboard; renews docs/images/ui.
 ui: setup
 	$(UV) pip install --quiet --group ui
-	$(BIN)/pytest -p no:randomly -p tests.ui.fixtures tests/ui/pages.py tests/ui/hostile.py tests/ui/large.py tests/ui/states.py $(ARGS)
+	$(BIN)/pytest -p no:randomly -p tests.ui.fixtures tests/ui/pages.py tests/ui/hostile.py tests/ui/large.py tests/ui/two_workers.py tests/ui/states.py $(ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -5,6 +5,7 @@ Any worker shows the whole flow. A worker that does not answer is named with the
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -12,9 +13,10 @@ from urllib.parse import quote, urlsplit
 
 import orjson
 
+from connect.core.errors import RetriableError
 from connect.core.herder_api import FORWARDED_HEADER, ForwardedRequest, NotFound
 from connect.core.model import State
-from connect.kafka.concurrency import gather_limited, wall_ms
+from connect.kafka.concurrency import together, wall_ms
 from rest.access import Caller, Role
 from rest.errors import RestError
 from rest.other_workers import Forwarder
@@ -56,9 +58,9 @@ class FlowWorkers:
     async def reports(self, flow: UiFlow) -> Reports:
         """Return the report of each worker that has the source connector of a flow, or tasks of it."""
         ids = _worker_ids(flow)
-        found = dict(
-            zip(ids, await gather_limited(lambda one: self._report(flow, one), ids[:_MOST_WORKERS]), strict=False)
-        )
+        asked = ids[:_MOST_WORKERS]
+        reports = await together("rates of workers", [self._report(flow, one) for one in asked])
+        found = dict(zip(asked, reports, strict=True))
         return {one: found.get(one, f"It was not asked, because at most {_MOST_WORKERS} are.") for one in ids}
 
     def is_this(self, worker_id: str) -> bool:
@@ -68,17 +70,20 @@ class FlowWorkers:
         name = flow.connectors[SOURCE]
 
         async def ask() -> Mapping[str, Any]:
-            if self.is_this(worker_id):
-                return await flow.herder.connector_report(name, RATES, {})
-            return await self._ask_other(flow, _place(worker_id))
+            try:
+                # Bounded here too, because a silent worker would hold one of the forwarder's connections for minutes.
+                async with asyncio.timeout(WITHIN_S):
+                    if self.is_this(worker_id):
+                        return await flow.herder.connector_report(name, RATES, {})
+                    return await self._ask_other(flow, _place(worker_id))
+            except TimeoutError:
+                raise RetriableError(f"It has not answered within {WITHIN_S:.0f} s.") from None
 
         if ":" not in _place(worker_id):
             return "It serves no REST API."
         question = (RATES, flow.prefix, name, worker_id)
-        answer = await self._answers.get(question, ask, within_s=WITHIN_S, fresh_s=_FRESH_S, again_s=_AGAIN_S)
-        if answer.late_s is not None:
-            return f"It has not answered for {max(answer.late_s, WITHIN_S):.0f} s."
-        return answer.problem or answer.data or "It gave no reason."
+        answer = await self._answers.get(question, ask, within_s=2 * WITHIN_S, fresh_s=_FRESH_S, again_s=_AGAIN_S)
+        return answer.problem or answer.data or "It has not answered yet."
 
     async def _ask_other(self, flow: UiFlow, place: str) -> Mapping[str, Any]:
         root = f"{urlsplit(self._forwarder.own_url or '').scheme}://{place}{flow.prefix}"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from tests.kit.processes import wait_until
@@ -12,6 +16,7 @@ PARTITIONS = f"{FLOW}/partitions"
 GROUPS = f"{FLOW}/groups"
 MOVE = f"{FLOW}/move"
 CHANGES = f"{FLOW}/changes"
+VERIFY = f"{FLOW}/verify"
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +40,7 @@ def test_the_page_of_a_flow_shows_its_last_hour_batches_workers_and_spark(stage:
         page.locator(".chart canvas").nth(3).wait_for()
     details = f"/ui/api/flows/{FLOW.rpartition('/')[2]}/details"
     wait_until(lambda: len(stage.ask(details)["history"]["at_ms"]) > 3, DEADLINE_S, "the charts have samples", 1)
-    stage.pictures("flow", FLOW, "Slots in use")
+    stage.pictures("flow", FLOW, "Last hour")
 
 
 def test_pause_and_resume_are_confirmed(stage: Stage) -> None:
@@ -138,6 +143,17 @@ def test_changes_show_drift_and_who_did_what(stage: Stage) -> None:
     stage.pictures("changes", CHANGES, "max.message.bytes")
 
 
+def test_verify_shows_how_far_the_copy_is_proven(stage: Stage) -> None:
+    command = [str(Path(sys.executable).parent / "heliograph"), "verify", str(stage.mirror.properties_file)]
+    subprocess.run([*command, "--flow", "us->eu"], check=True, timeout=DEADLINE_S)
+    with stage.page(VERIFY, role="viewer") as page:
+        page.get_by_text("the same").nth(5).wait_for()
+        page.get_by_label("Topic or partition").fill("payments")
+        page.get_by_text("orders-0").first.wait_for(state="detached")
+        assert page.locator("tbody tr").count() == 2
+    stage.pictures("verify", VERIFY, "the same")
+
+
 def test_all_is_reached_by_keyboard(stage: Stage) -> None:
     with stage.page() as page:
         page.get_by_text("us->eu runs").wait_for()
@@ -160,7 +176,7 @@ def test_all_is_reached_by_keyboard(stage: Stage) -> None:
         page.get_by_text("A failover could start now").wait_for()
 
 
-@pytest.mark.parametrize("address", ["", FLOW, PARTITIONS, GROUPS, MOVE, CHANGES])
+@pytest.mark.parametrize("address", ["", FLOW, PARTITIONS, GROUPS, MOVE, CHANGES, VERIFY])
 def test_a_phone_needs_no_sideways_scrolling(stage: Stage, address: str) -> None:
     with stage.page(address, size=PHONE) as page:
         page.locator(".card").first.wait_for()

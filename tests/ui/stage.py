@@ -7,7 +7,7 @@ import base64
 import json
 import time
 import urllib.request
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from PIL import Image
 from playwright.sync_api import Browser, ConsoleMessage, Page, ViewportSize
 
@@ -32,7 +33,8 @@ DEADLINE_S: Final = 180.0
 ROLES: Final = ("admin", "operator", "viewer")
 TOPICS: Final = {"orders": 4, "payments": 2}
 #: The remote topics refuse larger records, which quarantines a partition.
-SMALL_RECORDS: Final = {"max.message.bytes": "2000"}
+LARGEST: Final = "max.message.bytes"
+SMALL_RECORDS: Final = {LARGEST: "2000"}
 #: The width of a phone, and of a laptop.
 PHONE: Final[ViewportSize] = {"width": 380, "height": 780}
 LAPTOP: Final[ViewportSize] = {"width": 1200, "height": 820}
@@ -51,10 +53,14 @@ class Stage:
     us: KafkaCluster
     eu: KafkaCluster
     mirror: Mirror
-    url: str
+    properties: dict[str, str]
     browser: Browser
     foreign: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return self.properties["listeners"]
 
     def write(self, topic: str, partition: int, *values: bytes) -> None:
         async def send() -> None:
@@ -64,6 +70,27 @@ class Stage:
                 await producer.flush()
 
         run(send())
+
+    def newest(self, topic: str, partition: int, count: int) -> list[bytes]:
+        """The values of the last records of a target partition; control records count too."""
+        found: list[bytes] = []
+
+        async def read() -> None:
+            async with AIOKafkaConsumer(bootstrap_servers=self.eu.bootstrap) as consumer:
+                at = TopicPartition(topic, partition)
+                consumer.assign([at])
+                end = (await consumer.end_offsets([at]))[at]
+                consumer.seek(at, max(end - count, 0))
+                found.extend(one.value for one in (await consumer.getmany(timeout_ms=5000)).get(at, ()))
+
+        run(read())
+        return found
+
+    def limit(self, topic: str, record_bytes: int) -> None:
+        """Set the largest record that a target topic takes."""
+        admin = KafkaAdminClient(bootstrap_servers=self.eu.bootstrap)
+        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {LARGEST: str(record_bytes)})])
+        admin.close()
 
     def commit(self, group: str, offsets: dict[tuple[str, int], int]) -> None:
         """Commit at the source, as a group without members."""
@@ -161,7 +188,7 @@ def save(page: Page, name: str) -> None:
 
 
 @contextmanager
-def staged(browser: Browser, directory: Path) -> Iterator[Stage]:
+def staged(browser: Browser, directory: Path, changes: Mapping[str, str] | None = None) -> Iterator[Stage]:
     """Start clusters and mirror, and wait until the flow runs."""
     users = directory / "users"
     users.write_text("".join(f"{each} = {each}\n" for each in ROLES))
@@ -188,10 +215,11 @@ def staged(browser: Browser, directory: Path) -> Iterator[Stage]:
             "rest.auth.admins": "User:admin",
             "rest.auth.operators": "User:operator",
             "rest.auth.viewers": "User:viewer",
+            **(changes or {}),
         }
         with Mirror(properties, directory) as mirror:
             mirror.start()
-            stage = Stage(us, eu, mirror, rest["listeners"], browser)
+            stage = Stage(us, eu, mirror, properties, browser)
             wait_until(lambda: _answers(stage), DEADLINE_S, "the worker answers", 0.5)
             for topic, partitions in TOPICS.items():
                 for partition in range(partitions):

@@ -11,6 +11,8 @@ from kafka.admin import KafkaAdminClient
 from tests.kit.processes import Role, wait_until
 from tests.ui.stage import DEADLINE_S, TOPICS, Stage, save
 
+PARTITIONS = "#/flow/us-%3Eeu/partitions"
+
 
 def shows(stage: Stage, name: str, *texts: str) -> None:
     """Look at the first screen: it says all ``texts``."""
@@ -67,12 +69,40 @@ def test_a_quarantined_partition_is_named_with_its_reason(stage: Stage) -> None:
     stage.write("orders", 1, b"x" * 5000)
     stage.await_word("degraded")
     shows(stage, "partition-quarantined", "does not copy 1 partition: orders-1 is QUARANTINED", "could not move")
-    with stage.page("#/flow/us-%3Eeu/partitions") as page:
+    with stage.page(PARTITIONS) as page:
         row = page.locator("tbody tr").first
         row.get_by_text("orders-1").first.wait_for()
         assert row.get_by_role("button", name="Retry").count() == 1
         assert row.get_by_role("button", name="Set position").count() == 1
         save(page, "state-partition-quarantined-partitions")
+
+
+def test_retry_copies_the_partition_once_its_cause_is_gone(stage: Stage) -> None:
+    stage.limit("us.orders", 1 << 20)
+    with stage.page(PARTITIONS, role="operator") as page:
+        row = page.locator("tbody tr", has_text="us.orders-1")
+        row.get_by_role("button", name="Retry").click()
+        page.locator("dialog[open]").get_by_role("button", name="Retry").click()
+        row.get_by_text("copying").wait_for(timeout=120_000)
+        assert row.get_by_role("button").count() == 0
+    stage.await_word("running")
+    assert b"x" * 5000 in stage.newest("us.orders", 1, 5)
+
+
+def test_set_position_goes_on_after_the_record_that_the_target_refuses(stage: Stage) -> None:
+    stage.limit("us.orders", 2000)
+    stage.write("orders", 2, b"y" * 5000, b"after it")
+    stage.await_word("degraded")
+    with stage.page(PARTITIONS) as page:
+        row = page.locator("tbody tr", has_text="us.orders-2")
+        row.get_by_role("button", name="Set position").click()
+        dialog = page.locator("dialog[open]")
+        dialog.locator("input").fill("200")
+        dialog.get_by_role("button", name="Set position").click()
+        row.get_by_text("copying").wait_for(timeout=120_000)
+    stage.await_word("running")
+    newest = stage.newest("us.orders", 2, 5)
+    assert b"after it" in newest and b"y" * 5000 not in newest
 
 
 def test_a_failed_task_is_named_with_its_error(stage: Stage) -> None:

@@ -90,7 +90,7 @@ function useTheme() {
     document.documentElement.dataset.theme = theme;
     kept(theme);
   }, [theme]);
-  return [theme, () => setTheme(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length])];
+  return [theme, () => setTheme((before) => THEMES[(THEMES.indexOf(before) + 1) % THEMES.length])];
 }
 
 function Page({ name, ...given }) {

@@ -121,7 +121,7 @@ async def test_both_workers_are_asked_and_a_silent_one_is_named_within_its_time(
         herders[1].late.add("rates")
         flow = (await asked(""))["flows"]["us->eu"]
         (silent,) = flow["overview"]["rates"]["silent"]
-        assert silent["worker_id"] == herders[0].other and silent["reason"].startswith("It has not answered for")
+        assert silent["worker_id"] == herders[0].other and silent["reason"].startswith("It has not answered within")
         assert flow["overview"]["rates"]["is_whole"] is False
         details = await asked("/us-%3Eeu/details")
         assert [bool(one["problem"]) for one in details["workers"] if not one["is_this"]] == [True]
