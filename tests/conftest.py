@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -37,13 +37,16 @@ EAGER = {
 }
 
 
+#: Of the processes that run tests at a time, this one's number, and how many there are.
+_PROCESS: Final = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_PROCESSES: Final = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+
+
 def _choose_ports_of_our_own() -> None:
     """Where several processes run tests at a time, each has a share of the ports: what one has chosen, and does not
     listen on yet, no other takes."""
-    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    share = (cluster_config._HIGHEST - cluster_config._LOWEST) // count
-    cluster_config._LOWEST += number * share
+    share = (cluster_config._HIGHEST - cluster_config._LOWEST) // _PROCESSES
+    cluster_config._LOWEST += _PROCESS * share
     cluster_config._HIGHEST = cluster_config._LOWEST + share
 
 
@@ -65,10 +68,23 @@ _MIRRORS = "mirrors"
 _LONG_TIMEOUT_S = 1800
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    """Let each process begin with another folder, the largest first: what one has compiled, the others load."""
+    if _PROCESSES > 1 and config.args == config.getini("testpaths"):
+        tests = Path(__file__).parent
+        files = {one: len([*one.rglob("test_*.py")]) for one in [*tests.glob("*/"), *tests.glob("unit/*/")]}
+        folders = sorted(
+            (one for one in files if files[one] and one.name != "unit"), key=lambda one: (-files[one], one)
+        )
+        config.args = [str(one) for one in folders[_PROCESS:] + folders[:_PROCESS]]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     """Give long tests a longer time-out, and put files with slow tests first, then others with real brokers: none
     starts when the rest is done."""
+    items.sort(key=lambda item: item.path)  # the same order in each process, before it is shuffled
+    yield
     for item in items:
         if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_LONG_TIMEOUT_S))
