@@ -16,6 +16,7 @@ from connect.core.model import State
 from connect.core.wording import age_text, bytes_text, counted, named
 from connectors.flow_facts import RECOVERING, STARTING, FlowFacts, LagFacts, PartitionFacts
 from connectors.flow_progress import UNKNOWN, since_text
+from connectors.flow_verified import differences_text, records_text, verified_text
 from connectors.formats.types import QUARANTINED, FlowName, Wired
 
 #: A flow whose oldest waiting record is older than this is behind. Positions are stored every 10 s.
@@ -92,7 +93,7 @@ class FailoverReadiness(Wired):
 @dataclass(frozen=True, slots=True)
 class FlowVerdict(Wired):
     """A flow in words. ``also`` are sentences on what else is wrong, the worst first; ``lag`` is the part of a sentence
-    that says how far behind it is."""
+    that says how far behind it is; ``verified`` is on its last verification, empty if none has ended."""
 
     flow: FlowName
     state: FlowWord
@@ -102,6 +103,7 @@ class FlowVerdict(Wired):
     actions: tuple[Action, ...]
     failover: FailoverReadiness
     lag: str
+    verified: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,7 @@ def judge(facts: FlowFacts) -> FlowVerdict:
         tuple(dict.fromkeys(action for one in found for action in one.actions)),
         _failover(facts),
         lag_text(facts.lag),
+        "" if facts.verified is None else verified_text(facts.verified, facts.at_ms),
     )
 
 
@@ -142,7 +145,7 @@ def lag_text(lag: LagFacts) -> str:
     if not lag.records:
         return f"no lag in {count}{lost}"
     size = "" if lag.bytes < 0 else f", about {bytes_text(lag.bytes)}"
-    return f"{_records(lag.records)} behind in {count}{size}{_oldest(lag)}{lost}"
+    return f"{records_text(lag.records)} behind in {count}{size}{_oldest(lag)}{lost}"
 
 
 def _findings(facts: FlowFacts) -> list[_Finding]:
@@ -315,6 +318,14 @@ def _of_partitions(facts: FlowFacts) -> Iterator[_Finding]:
             f"has lost {counted(gone, 'offset')} of {facts.flow.source}, deleted before the copy.",
             (Action("lost offsets", f"find them as {STOPPED_PARTITION} says", look),),
         )
+    if facts.verified is not None and facts.verified.differences:
+        look = f"heliograph verify {_file(facts)} --flow {shlex.quote(str(facts.flow))}"
+        yield _Finding(
+            FlowWord.RUNNING,
+            Urgency.WARNING,
+            f"differs from its source, as its last verification found: {differences_text(facts.verified)}.",
+            (Action("differences", "look at them, and add --full once they are repaired", look),),
+        )
     if facts.skipped:
         yield _Finding(
             FlowWord.RUNNING,
@@ -350,7 +361,7 @@ def _of_lag(facts: FlowFacts, *, is_explained: bool) -> Iterator[_Finding]:
 
 def _behind(facts: FlowFacts, *, is_explained: bool) -> _Finding:
     lag, growth = facts.lag, facts.lag.growth_per_s
-    behind = f"is {_records(lag.records)} behind{_oldest(lag)}"
+    behind = f"is {records_text(lag.records)} behind{_oldest(lag)}"
     most = "" if lag.furthest is None else f" Most wait in {lag.furthest}: {lag.furthest_records:,}."
     if is_explained:
         return _Finding(FlowWord.BEHIND, Urgency.WARNING, f"{behind}.{most}")
@@ -389,7 +400,7 @@ def _all_well(facts: FlowFacts) -> str:
     lag = facts.lag
     if not lag.records:
         return f"runs: everything in {counted(lag.partitions, 'partition')} is copied."
-    return f"runs: {_records(lag.records)} {'waits' if lag.records == 1 else 'wait'}{_oldest(lag)}."
+    return f"runs: {records_text(lag.records)} {'waits' if lag.records == 1 else 'wait'}{_oldest(lag)}."
 
 
 def _failover(facts: FlowFacts) -> FailoverReadiness:
@@ -425,7 +436,7 @@ def _failover(facts: FlowFacts) -> FailoverReadiness:
         none = "no record would be lost" if not lag.not_checked else "no record that was counted would be lost"
         text = f"A failover could start now, and {none}.{blocked}"
         return FailoverReadiness(can_start=True, records=0, partitions=waiting, sentence=text)
-    lost = f"{_records(lag.records)} of {counted(waiting, 'partition')} not copied yet would be lost"
+    lost = f"{records_text(lag.records)} of {counted(waiting, 'partition')} not copied yet would be lost"
     why_not = _why_not_copied(facts)
     if why_not:
         text = f"No failover could finish now, because {why_not}, and what waits would not be copied."
@@ -452,10 +463,6 @@ def _why_not_copied(facts: FlowFacts) -> str:
         return f"connector {facts.connector} has failed"
     failed = [one.task for one in facts.tasks if one.state == State.FAILED]
     return f"{'task' if len(failed) == 1 else 'tasks'} {named(failed, _NAMED)} failed" if failed else ""
-
-
-def _records(count: int) -> str:
-    return f"{count:,} {'record' if count == 1 else 'records'}"
 
 
 def _oldest(lag: LagFacts) -> str:
