@@ -311,7 +311,7 @@ VerifyWithin = Annotated[
         "--verify-within",
         min=1,
         metavar="SECONDS",
-        help="Compare for so long at most. Without --verify groups then move even if not all was compared.",
+        help="The time limit. Without --verify groups then move even if not all was compared.",
         show_default=False,
         hidden=True,
     ),

@@ -12,7 +12,7 @@ from connectors.flow_verified import records_text
 from connectors.verification.report import VerificationResult
 from connectors.verification.report_summary import headline
 
-#: Verifies the flow from where its last verification ended, for at most so many seconds; None: until it is whole.
+#: Verifies the flow from where its last verification ended, within a limit in seconds; None: until it is whole.
 Verify = Callable[[float | None], Awaitable[VerificationResult]]
 _REASONS: Final = 3
 

@@ -19,7 +19,9 @@ SO_FAR = "us->eu: no difference so far, 6 records of 1 partition compared; "
 @pytest.mark.parametrize("is_whole_wanted", [True, False])
 def test_groups_move_with_an_equal_copy_and_never_with_another(*, is_whole_wanted: bool) -> None:
     assert proved(EQUAL, is_whole_wanted=is_whole_wanted) == "us->eu: equal, 6 records of 1 partition compared"
-    with pytest.raises(NotProved, match="2 differences.*No group was moved.*heliograph verify --flow 'us->eu'.*--full"):
+    with pytest.raises(
+        NotProved, match=r"2 differences.*No group was moved.*heliograph verify --flow 'us->eu'.*--full"
+    ):
         proved(DIFFERS, is_whole_wanted=is_whole_wanted)
 
 
@@ -35,5 +37,5 @@ def test_what_is_missing_is_named_and_stops_a_move_that_wants_the_whole(
     result: VerificationResult, missing: str
 ) -> None:
     assert proved(result, is_whole_wanted=False) == SO_FAR + missing
-    with pytest.raises(NotProved, match="No group was moved. Run this again"):
+    with pytest.raises(NotProved, match=r"No group was moved\. Run this again"):
         proved(result, is_whole_wanted=True)
