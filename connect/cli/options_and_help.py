@@ -302,9 +302,7 @@ At = Annotated[
     str | None,
     typer.Option(metavar="TIME", help="Move to a time, such as 2026-11-20T11:00Z.", show_default=False, hidden=True),
 ]
-Verify = Annotated[
-    bool, typer.Option("--verify", help="Compare all that was copied before groups move, as heliograph verify does.")
-]
+Verify = Annotated[bool, typer.Option("--verify", help="Verify all that was copied before groups move.", hidden=True)]
 VerifyWithin = Annotated[
     float | None,
     typer.Option(
