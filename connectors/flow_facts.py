@@ -9,6 +9,7 @@ from typing import Final
 
 from connect.core.model import State, TaskId
 from connectors.flow_progress import NOTHING_KNOWN, UNKNOWN, Contact, FlowLag, furthest, is_stopped, together
+from connectors.flow_verified import VerifiedFacts
 from connectors.formats.types import FlowName, TopicPartition, Wired
 
 #: A trend is that of this time; not of less than the second, because positions are stored every 10 s.
@@ -158,6 +159,7 @@ class FlowFacts(Wired):
         records_per_s: Copied records a second.
         skipped: Records that the target refused and that were left out.
         lost: Source offsets that were lost and that a policy has passed over.
+        verified: What is known of its verifications; None if none has ended.
         unchecked: What could not be read, and why.
         rest: The URL of a worker's REST API, and ``file`` the properties file, for commands.
     """
@@ -182,6 +184,7 @@ class FlowFacts(Wired):
     checkpoint_ms: int = UNKNOWN
     skipped: int = 0
     lost: int = 0
+    verified: VerifiedFacts | None = None
     unchecked: tuple[str, ...] = ()
     rest: str = ""
     file: str = ""

@@ -16,6 +16,7 @@ from connect.core.model import State
 from connect.core.wording import age_text, bytes_text, counted, named
 from connectors.flow_facts import RECOVERING, STARTING, FlowFacts, LagFacts, PartitionFacts
 from connectors.flow_progress import UNKNOWN, since_text
+from connectors.flow_verified import differences_text, verified_text
 from connectors.formats.types import QUARANTINED, FlowName, Wired
 
 #: A flow whose oldest waiting record is older than this is behind. Positions are stored every 10 s.
@@ -92,7 +93,7 @@ class FailoverReadiness(Wired):
 @dataclass(frozen=True, slots=True)
 class FlowVerdict(Wired):
     """A flow in words. ``also`` are sentences on what else is wrong, the worst first; ``lag`` is the part of a sentence
-    that says how far behind it is."""
+    that says how far behind it is; ``verified`` is on its last verification, empty if none has ended."""
 
     flow: FlowName
     state: FlowWord
@@ -102,6 +103,7 @@ class FlowVerdict(Wired):
     actions: tuple[Action, ...]
     failover: FailoverReadiness
     lag: str
+    verified: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,7 @@ def judge(facts: FlowFacts) -> FlowVerdict:
         tuple(dict.fromkeys(action for one in found for action in one.actions)),
         _failover(facts),
         lag_text(facts.lag),
+        "" if facts.verified is None else verified_text(facts.verified, facts.at_ms),
     )
 
 
@@ -315,6 +318,14 @@ def _of_partitions(facts: FlowFacts) -> Iterator[_Finding]:
             Urgency.WARNING,
             f"has lost {counted(gone, 'offset')} of {facts.flow.source}, deleted before the copy.",
             (Action("lost offsets", f"find them as {STOPPED_PARTITION} says", look),),
+        )
+    if facts.verified is not None and facts.verified.differences:
+        look = f"heliograph verify {_file(facts)} --flow {shlex.quote(str(facts.flow))}"
+        yield _Finding(
+            FlowWord.RUNNING,
+            Urgency.WARNING,
+            f"differs from its source, as its last verification found: {differences_text(facts.verified)}.",
+            (Action("differences", "look at them, and add --full once they are repaired", look),),
         )
     if facts.skipped:
         yield _Finding(

@@ -18,10 +18,13 @@ from connect.cli.options_and_help import (
     All,
     AnyMirrorFile,
     AsJson,
+    At,
+    DenyWrites,
     Every,
     Everything,
     Execute,
     FailoverCommand,
+    Gone,
     GroupedCommands,
     Groups,
     HelpAll,
@@ -38,6 +41,8 @@ from connect.cli.options_and_help import (
     Target,
     Timeout,
     UndoFile,
+    Verify,
+    VerifyWithin,
     Watch,
     Yes,
     check,
@@ -278,25 +283,17 @@ def failover(
     yes: Yes = False,
     groups: Groups = None,
     rest: Rest = None,
-    source_gone: Annotated[
-        str | None,
-        typer.Option(metavar="CLUSTER", help="This cluster is lost: use only the target.", show_default=False),
-    ] = None,
-    deny_writes: Annotated[
-        bool, typer.Option("--deny-writes", help="Block producers of the mirrored topics on the source with ACLs.")
-    ] = False,
+    source_gone: Gone = None,
+    deny_writes: DenyWrites = False,
+    verify: Verify = False,
     help_all: HelpAll = False,
     source: Source = None,
     leave_unreplicated: LeaveUnreplicated = False,
     accept: Accept = None,
     rewind: Rewind = None,
     keep_offset: KeepOffset = None,
-    at: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="Move to a time, such as 2026-11-20T11:00Z.", show_default=False, hidden=True
-        ),
-    ] = None,
+    at: At = None,
+    verify_within: VerifyWithin = None,
     undo_file: UndoFile = None,
     rehearse: Annotated[
         bool, typer.Option("--rehearse", help="Change nothing; print durations and blocked groups.", hidden=True)
@@ -312,8 +309,8 @@ def failover(
     """Move consumer groups to the other cluster of a flow, each to exactly the record it would read next.
 
     Without --execute nothing is changed: it prints which groups would move, and what blocks others. With --execute the
-    flow is drained and stopped, the next records of each group are compared, and groups move. After an interruption run
-    it again.
+    flow is drained and stopped, the next records of each group are compared, with --verify all that was copied, and
+    groups move. After an interruption run it again.
 
     Exit codes: 0 all groups moved, 2 none moved, 3 some moved, 1 an error. A no to the question is 2. If all groups
     moved and the command of --on-done fails, it is 1."""
@@ -324,8 +321,8 @@ def failover(
         file, source, target, groups or (), rest or (), executes=execute, asks=not yes, gone=source_gone,
         denies_writes=deny_writes, rewinds=rewind or (), keeps=keep_offset or (),
         leaves_unreplicated=leave_unreplicated, at=at, rehearses=rehearse, on_done=on_done, sample=sample,
-        timeout_s=timeout, as_json=as_json,
-        everything=everything, accepts=accept or (),
+        timeout_s=timeout, as_json=as_json, everything=everything, accepts=accept or (), verifies=verify,
+        verify_within_s=verify_within,
     )  # fmt: skip
     finish(partial(run_failover, arguments))
 

@@ -292,6 +292,28 @@ UndoFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Has no effect: undo reads the journal on the target.", hidden=True)
 ]
 Sample = Annotated[int, typer.Option(min=0, help="Records to compare in each partition of a group.", hidden=True)]
+Gone = Annotated[
+    str | None, typer.Option(metavar="CLUSTER", help="This cluster is lost: use only the target.", show_default=False)
+]
+DenyWrites = Annotated[
+    bool, typer.Option("--deny-writes", help="Block producers of the mirrored topics on the source with ACLs.")
+]
+At = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Move to a time, such as 2026-11-20T11:00Z.", show_default=False, hidden=True),
+]
+Verify = Annotated[bool, typer.Option("--verify", help="Verify all that was copied before groups move.", hidden=True)]
+VerifyWithin = Annotated[
+    float | None,
+    typer.Option(
+        "--verify-within",
+        min=1,
+        metavar="SECONDS",
+        help="The time limit. Without --verify groups then move even if not all was compared.",
+        show_default=False,
+        hidden=True,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.", hidden=True)]
 Everything = Annotated[bool, typer.Option("--all", help="Show all offsets.", hidden=True)]
 

@@ -34,6 +34,7 @@ from connectors.formats.types import TopicPartition
 from connectors.heartbeat import read_heartbeats
 from connectors.internal_topics import read_all_positions, read_positions, read_states, record_settings
 from connectors.lag_reader import LagReader
+from connectors.verification.last_run import read_last_run
 
 _TOPIC: Final = "TOPIC"
 _IDS: Final = "transactional ids"
@@ -172,6 +173,7 @@ async def collect(site: Site, failover_options: FailoverOptions, back: FlowContr
         states = looks.begin("partitions that are not copied", not_copied(site, source), {})
         operators = looks.begin("other operators", _operators(site, has_source=source is not None), [])
         moved = looks.begin("journal", journal.moved(site), {}, there)
+        last_run = looks.begin("the last verification", read_last_run(site.target, site.flow), None, there)
         if source is not None:
             lagging = looks.begin("lag", _lag(site, failover_options, source, looks), None, here)
             of_source = [
@@ -188,6 +190,9 @@ async def collect(site: Site, failover_options: FailoverOptions, back: FlowContr
                 await one
         if lag is not None:
             stopped |= {name: f"its lag could not be read: {why}" for name, why in lag.unknown.items()}
+        verified = None
+        if (last := await last_run) is not None:
+            verified = last.facts(None if lag is None else lag.partitions, site.flow.policy)
         if failover_options.is_gone:
             looks.notes += as_notes(stopped)
         return Snapshot(
@@ -201,6 +206,7 @@ async def collect(site: Site, failover_options: FailoverOptions, back: FlowContr
             groups=groups,
             moved=await moved,
             stopped=stopped,
+            verified=verified,
             obstacles=(*await operators, *looks.obstacles),
             notes=tuple(looks.notes),
         )

@@ -47,6 +47,7 @@ from connectors.failover.journal import GroupBefore, Journal, RunState, before_o
 from connectors.failover.log_comparison import next_records, prove
 from connectors.failover.offset_lookup import about
 from connectors.failover.plan import FailoverOptions, Plan, differing, plan, used_meanwhile
+from connectors.failover.proof import Verify, proved
 from connectors.failover.reverse_flow import reverse_flow_check, starts_due, store_starts
 from connectors.failover.snapshot import GroupFinding, GroupMove, GroupRule, SampleCheck, Snapshot
 from connectors.flow_progress import together
@@ -60,11 +61,12 @@ _LOOK_S: Final = 10.0
 @dataclass(frozen=True, slots=True)
 class FailoverResult:
     """What was done. ``plan`` has each group's previous offset, and blocks groups that were not moved; ``proofs`` are
-    the sample checks; ``late`` reports writes at the source after the drain."""
+    the sample checks; ``late`` reports writes at the source after the drain; ``verified`` what was verified."""
 
     plan: Plan
     proofs: tuple[SampleCheck, ...] = ()
     late: str = ""
+    verified: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,7 @@ class GroupMover:
 
 class Failover:
     """A failover of one flow to its target. ``controls`` are those of the flow and the reverse flow; None if their
-    workers cannot be reached."""
+    workers cannot be reached. With ``verify``, what was copied is verified before groups move."""
 
     def __init__(
         self,
@@ -175,12 +177,14 @@ class Failover:
         report: Report,
         controls: tuple[FlowControl | None, FlowControl | None] = (None, None),
         stalled_s: float = 60.0,
+        verify: Verify | None = None,
     ) -> None:
         self._site = site
         self._options = failover_options
         self._report = report
         self._control, self._back = controls
         self._stalled_s = stalled_s
+        self._verify = verify
         self._has_stopped = False
         self._journal: Journal | None = None
 
@@ -241,7 +245,7 @@ class Failover:
 
     async def _run_under(self, lease: Lease, journal: Journal, looked: Plan) -> FailoverResult:
         site, failover_options = self._site, self._options
-        left_out = looked.snapshot.stopped.keys()
+        left_out, verified = looked.snapshot.stopped.keys(), ""
         if not failover_options.is_gone:
             if failover_options.denies_writes:
                 await self._deny(lease, journal)
@@ -258,7 +262,12 @@ class Failover:
             await fence_writers(site, self._report)
         else:
             await self._check_drained(left_out)
-            await self._begin_reverse_flow(lease, journal, await copied_ends(site, self._report))
+            ends = await copied_ends(site, self._report)
+            if self._verify is not None:
+                await self._step(lease, "verify the copy")
+                result = await self._verify(failover_options.verify_within_s)
+                self._report(verified := proved(result, is_whole_wanted=failover_options.verifies))
+            await self._begin_reverse_flow(lease, journal, ends)
         await self._step(lease, "check a sample")
         now = await self._look_again()
         proofs = await prove(site, now.moves, failover_options.sample, is_gone=failover_options.is_gone)
@@ -272,7 +281,7 @@ class Failover:
         if journal.run.changes:
             await journal.store(state=RunState.OPEN if now.blocked else RunState.DONE)
         await self._step(lease, "done")
-        return FailoverResult(now, tuple(proofs), late)
+        return FailoverResult(now, tuple(proofs), late, verified)
 
     async def _look_again(self) -> Plan:
         """Make the plan again. Raises PermanentError if no group can be moved now."""
@@ -424,6 +433,8 @@ async def rehearse(site: Site, failover_options: FailoverOptions, *, names_recor
     found = found.with_blocked(differing(proofs))
     passed("sample")
     estimated_s = await _estimate(site, snapshot, found)
+    if (rest_s := _verification_s(snapshot, failover_options)) is not None:
+        estimated_s["verify"] = rest_s
     moves = found.moves
     group = f"heliograph-rehearse-{uuid.uuid4().hex[:8]}"
     readable = await next_records(site.target, {one.target: one.after for one in moves}, _RECORDS, True, group_id=group)
@@ -433,6 +444,14 @@ async def rehearse(site: Site, failover_options: FailoverOptions, *, names_recor
         if one.target not in readable
     ]
     return Rehearsal(found.with_blocked(unread), tuple(proofs), took_s, estimated_s, len(moves) - len(unread))
+
+
+def _verification_s(snapshot: Snapshot, failover_options: FailoverOptions) -> float | None:
+    """Return how long the verification would take; None if there is none, or that is unknown."""
+    known_s = [failover_options.verify_within_s] if failover_options.verify_within_s is not None else []
+    if failover_options.verifies and snapshot.verified is not None and snapshot.verified.rest_s >= 0:
+        known_s.append(snapshot.verified.rest_s)
+    return min(known_s, default=None)
 
 
 async def _estimate(site: Site, snapshot: Snapshot, found: Plan) -> dict[str, float]:

@@ -49,6 +49,8 @@ class FailoverOptions:
         is_gone: The source counts as gone, whether it answers or not.
         leaves_unreplicated: The reverse flow may skip records that only the target holds.
         sample: How many records are compared for each partition of a group.
+        verifies: What the flow has copied is verified to its end, or no group moves.
+        verify_within_s: The time limit for that; alone, groups then move even if it is not whole.
     """
 
     takes: Callable[[str], bool] = lambda _: True
@@ -62,6 +64,8 @@ class FailoverOptions:
     denies_writes: bool = False
     leaves_unreplicated: bool = False
     timeout_s: float = 600.0
+    verifies: bool = False
+    verify_within_s: float | None = None
 
     @property
     def names(self) -> frozenset[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from connect.kafka.log.committed_offsets import Committed, Partition
     from connectors.flow_progress import FlowLag
+from connectors.flow_verified import VerifiedFacts
 
 #: Outcomes of a sample check.
 SAME: Final = "same"
@@ -184,6 +185,7 @@ class Snapshot:
         last_known: Replaces the lag if the source is not read.
         moved: Target offsets to which an interrupted run has moved groups, by group and target partition.
         stopped: Source partitions, such as ``orders-0``, that are not copied to their end, with the reason.
+        verified: What is known of the flow's last verification; None if none has ended.
         obstacles: What prevents any move, such as another operator, or a read without an answer.
     """
 
@@ -197,5 +199,6 @@ class Snapshot:
     groups: Groups = field(default_factory=Groups)
     moved: Mapping[tuple[str, Partition], int] = field(default_factory=dict)
     stopped: Mapping[str, str] = field(default_factory=dict)
+    verified: VerifiedFacts | None = None
     obstacles: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ from connectors.failover.journal import FailoverRun
 from connectors.failover.plan import GroupOutcome, Plan
 from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, SampleCheck, Snapshot
 from connectors.flow_progress import together
+from connectors.flow_verified import rest_text, verified_text
 
 #: A value of --group that is a group's name: letters, digits, - and _, a dot between two of them, and any character
 #: after a backslash. Every other value is a regular expression.
@@ -66,7 +67,9 @@ def plan_as_json(plan: Plan, done: FailoverResult | None = None) -> dict[str, An
         "blocked": blocked,
         "moves": [move_as_json(one) for one in plan.moves],
         "left": [{"group": one.group, "why": note} for one in plan.groups for note in one.notes],
+        "verified": None if found.verified is None else found.verified.to_wire(),
         "proof": None if done is None else [asdict(one) for one in done.proofs],
+        "verification": None if done is None else done.verified or None,
         "written_late": None if done is None else done.late,
     }
 
@@ -128,6 +131,19 @@ def _last_known(found: Snapshot, now_ms: int) -> Iterator[Line]:
     yield Line(f"last known lag, by stored positions of {counted(known.partitions, 'partition')}{age}: {behind}")
 
 
+def verified_line(found: Snapshot, now_ms: int, *, offers: bool) -> Line:
+    """Say what the last verification proved and, with ``offers``, that a failover can verify the rest."""
+    facts = found.verified
+    is_offered = offers and not found.is_gone and not found.source_error
+    if facts is None:
+        text = "the copy was never verified"
+        return Line(f"{text}; --verify compares every record once the flow is drained" if is_offered else text)
+    text = verified_text(facts, now_ms)
+    if is_offered and (facts.new_offsets or facts.new_partitions or facts.unread):
+        text += f" --verify compares what is left once the flow is drained, in {rest_text(facts)}."
+    return Line(f"{text[0].lower()}{text[1:]}", Tone.BAD if facts.differences else Tone.PLAIN)
+
+
 def _ago(age_ms: int) -> str:
     return f"{max(age_ms, 0) / 1000:.0f} s ago"
 
@@ -157,6 +173,7 @@ def rehearsal_lines(done: Rehearsal, now_ms: int, *, everything: bool = False) -
     yield Line(f"  RPO, if {plan.snapshot.source} were lost now: {ago}")
     yield Line(f"  read from {done.read} of {len(plan.moves)} target offsets")
     yield from proof_lines(done.proofs, everything=everything)
+    yield verified_line(plan.snapshot, now_ms, offers=True)
     yield from (Line(f"  {text}", tone) for text, tone in blocked_lines(plan))
 
 

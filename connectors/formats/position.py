@@ -58,6 +58,7 @@ class KeyKind(IntEnum):
     PROGRESS = 9
     LIVE_OFFSETS = 10
     VERIFIED = 11
+    LAST_VERIFICATION = 12
 
 
 _KINDS: Final = {int(kind): kind for kind in KeyKind}  # because searching an enum for each record is slow

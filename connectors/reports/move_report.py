@@ -33,6 +33,7 @@ from connectors.failover.words import (
     plan_lines,
     rehearsal_lines,
     summary,
+    verified_line,
 )
 from connectors.flow_progress import together
 
@@ -128,11 +129,12 @@ def checklist(look: MoveLook, now_ms: int, rest: str = REST) -> list[MoveStep]:
     to = f"--to {shlex.quote(look.target)}"
     groups = "".join(f" --group {shlex.quote(group_argument(one))}" for one in look.groups)
     failover = f"heliograph failover {FILE} {to}{groups}"
+    flow = shlex.quote(f"{look.source}->{look.target}")
     return [
         MoveStep("Go or no-go", *_verdict(look, now_ms), failover),
         MoveStep("Rehearsal", *_rehearsal(look, now_ms), f"{failover} --rehearse"),
         MoveStep("Drain and move", *_drain(look), f"{failover} --rest {shlex.quote(rest)} --execute"),
-        MoveStep("Proof", *_proof(look)),
+        MoveStep("Proof", *_proof(look, now_ms), f"heliograph verify {FILE} --flow {flow}"),
         MoveStep("Undo", *_undo(look), f"heliograph undo {FILE} {to}" if look.run is not None else ""),
     ]
 
@@ -186,17 +188,20 @@ def _drain(look: MoveLook) -> _State:
     return f"{counted(look.to_copy, 'record')} to copy", _QUIET, (before, does)
 
 
-def _proof(look: MoveLook) -> _State:
+def _proof(look: MoveLook, now_ms: int) -> _State:
     about = Line(
         "Before the first group moves, the command compares the next records of each group on both clusters, and "
         "leaves groups whose records differ."
     )
-    if look.rehearsal is None:
-        return "by the command", _QUIET, (about, Line("A rehearsal compares them now."))
-    differ = sum(one.outcome == DIFFERS for one in look.rehearsal.proofs)
+    lines = (about,) if look.plan is None else (about, verified_line(look.plan.snapshot, now_ms, offers=True))
+    differ = 0 if look.rehearsal is None else sum(one.outcome == DIFFERS for one in look.rehearsal.proofs)
     if differ:
-        return f"{differ} differ", _BAD, (about,)
-    return "rehearsed", _GOOD, (about,)
+        return f"{differ} differ", _BAD, lines
+    if look.plan is not None and look.plan.snapshot.verified is not None and look.plan.snapshot.verified.differences:
+        return "differences", _BAD, lines
+    if look.rehearsal is None:
+        return "by the command", _QUIET, (*lines, Line("A rehearsal compares the next records now."))
+    return "rehearsed", _GOOD, lines
 
 
 def _undo(look: MoveLook) -> _State:

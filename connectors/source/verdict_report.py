@@ -22,6 +22,7 @@ from connectors.internal_topics import read_states, record_settings
 from connectors.lag_reader import last_checkpoint_ms
 from connectors.source.positions.gap_policy import partition_facts
 from connectors.source.worker_context import FlowLook, FlowParts, MirrorHost
+from connectors.verification.last_run import read_verified
 
 #: A report reuses what was read this long ago.
 _FRESH_S: Final = 3.0
@@ -50,10 +51,11 @@ async def _look(host: MirrorHost, settings: MirrorSourceSettings, parts: FlowPar
     watch = host.watches.get(settings.name)
     lag = await host.lag_of(settings.name).read(settings, parts.clusters.source, parts.store, watch)
     if host.contact(settings.name).target.answers is not False:
-        look.states, look.checkpoint_ms, look.work = await asyncio.gather(
+        look.states, look.checkpoint_ms, look.work, look.verified = await asyncio.gather(
             read_states(parts.store, record_settings(settings)),
             last_checkpoint_ms(settings, parts.store),
             work_of(parts.store, host.group_id),
+            read_verified(parts.store, settings, lag.partitions),
         )
     look.lag, look.at_ms, look.fresh_until_s = lag, wall_ms(), time.monotonic() + _FRESH_S
     look.trend.observe(look.at_ms, lag)
@@ -85,6 +87,7 @@ async def _facts(
         checkpoint_ms=look.checkpoint_ms,
         skipped=sum(one.skipped for one in views),
         lost=sum(one.lost for one in views),
+        verified=look.verified,
         unchecked=tuple(dict.fromkeys(look.lag.unknown.values())),
         rest=query.get("rest", ""),
         file=query.get("file", ""),

@@ -19,6 +19,7 @@ from connect.kafka.log.topic_admin import Admin
 from connect.kafka.long_log import LongLogs
 from connect.kafka.threads import LeaseLoop
 from connectors.config.client_config import FlowClients
+from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.connector_base import WrittenLatencies
 from connectors.control_link.server import LinkServer, LinkSettings
 from connectors.flow_facts import Trend
@@ -35,6 +36,7 @@ from connectors.flow_progress import (
     Views,
     together,
 )
+from connectors.flow_verified import VerifiedFacts
 from connectors.formats.types import FlowName, TopicPartition
 from connectors.internal_topics import PartitionState
 from connectors.kept_reports import KeptReports
@@ -44,6 +46,7 @@ from connectors.source.positions.stored_positions import MissingRights
 from connectors.source.task import MirrorSourceTask
 from connectors.spark.engine import SparkEngine
 from connectors.transforms.target_names import FindPlugin
+from connectors.verification.last_run import LastVerification
 
 #: A look is kept for this long after it was last read.
 _KEPT_S: Final = 3600.0
@@ -148,6 +151,7 @@ class FlowLook:
     lag: FlowLag = NOTHING
     states: Mapping[TopicPartition, PartitionState] = field(default_factory=dict)
     checkpoint_ms: int = UNKNOWN
+    verified: VerifiedFacts | None = None
     #: What the members of the worker's group hold; None: not known.
     work: WorkHeld | None = None
     trend: Trend = field(default_factory=Trend)
@@ -185,6 +189,8 @@ class MirrorHost:
     _lags: dict[str, SharedLag] = field(default_factory=dict)
     _looks: dict[str, FlowLook] = field(default_factory=dict)
     _histories: dict[str, FlowHistory] = field(default_factory=dict)
+    #: The settings and the last verification of each connector's flow.
+    verified: dict[str, tuple[MirrorSourceSettings, LastVerification | None]] = field(default_factory=dict)
     kept: KeptReports = field(default_factory=KeptReports)
     written: WrittenLatencies = field(default_factory=WrittenLatencies)
     #: The position topics, which each task reads at its start.
@@ -261,6 +267,7 @@ class MirrorHost:
         self._histories.pop(name, None)
         self._lags.pop(name, None)
         self._looks.pop(name, None)
+        self.verified.pop(name, None)
 
     def lag_of(self, name: str) -> SharedLag:
         """Return the lag reader of the connector ``name``, which concurrent callers share."""

@@ -1,9 +1,8 @@
 """Export the mirror's metrics for Prometheus, with the lag and states of all partitions of the worker's tasks.
 
-The names are those of Java's metrics (``MirrorSourceMetrics``) in the usual exporter. A task reports the current lag
-and state of the partitions that it copies. For partitions that are stopped or waiting, whose task is paused or has
-failed, or whose connector is STOPPED, the watch here polls the source at an interval. It also reads the sizes and ages
-of the partitions that have moved since.
+The names are those of Java's metrics (``MirrorSourceMetrics``) in the usual exporter. A task reports the lag and state
+of the partitions that it copies. For others, which are stopped, waiting, or without a running task, the watch here
+polls the source. It also reads the sizes and ages of partitions that have moved since.
 """
 
 from __future__ import annotations
@@ -52,6 +51,7 @@ from connectors.source.lag_and_partition_reports import partition_rows
 from connectors.source.plugin import settings_of
 from connectors.source.positions.partition_pairs import STARTING
 from connectors.source.task import MirrorSourceTask
+from connectors.source.verification_metrics import read_last_runs
 from connectors.source.worker_context import FlowParts, MirrorHost, looked_at_parts
 from connectors.spark.engine import SparkEngine
 from connectors.topic_sync.partition_assignment import assigned_before
@@ -179,9 +179,8 @@ def _reported(side: ClusterContact) -> int:
 
 
 async def mirror_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> list[Metric]:
-    """Return the metrics of all partitions of this process, with a value per partition in each family.
-
-    Other coroutines run in between, because ten thousand partitions take most of a second."""
+    """Return the metrics of all partitions of this process, with a value per partition in each family; other coroutines
+    run in between, because ten thousand partitions take most of a second."""
     measured, viewed = Families(_PREFIX, _LABELS, _MEASURED), Families(_PREFIX, _LABELS, _OF_VIEWS)
     behind, stopped = Families(_PREFIX, _LABELS, _BEHIND), Families(_PREFIX, _LABELS, _STOPPED)
     flows, contacted = Families(_PREFIX, _LABELS[:2], _OF_FLOWS), Families(_PREFIX, _LABELS[:2], _CONTACT)
@@ -314,6 +313,7 @@ class LagWatch:
     def start(self) -> None:
         """Start polling, within a running loop."""
         self._scope.spawn(self._forever(), f"lag of mirrors in {self._host.group_id}")
+        self._scope.spawn(read_last_runs(self._host, self._watched), f"last verifications in {self._host.group_id}")
         self._scope.spawn(self._sample_forever(), f"last hour of mirrors in {self._host.group_id}")
 
     async def stop(self) -> None:

@@ -44,6 +44,7 @@ class VerifyOptions:
         bytes_s: Limit of all tasks together for the source bytes read; 0 is none.
         memory_bytes: For each task.
         tasks: How many tasks run at once.
+        within_s: The run ends then, and its result is not complete; None: no limit.
     """
 
     topics: tuple[str, ...] = ()
@@ -53,6 +54,7 @@ class VerifyOptions:
     bytes_s: int = 0
     memory_bytes: int = 64 * 1024 * 1024
     tasks: int = 1
+    within_s: float | None = None
 
     @property
     def is_part(self) -> bool:

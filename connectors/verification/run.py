@@ -31,6 +31,7 @@ from connectors.offset_map.reader import MapReader
 from connectors.spark.engine import SparkEngine
 from connectors.spark.slice_job import FUNCTION
 from connectors.transforms.target_names import FindPlugin, chain_plan
+from connectors.verification.last_run import LAST_RUN, LastVerification, after_run
 from connectors.verification.planning import FlowClusters, PartitionScope, VerifyOptions, plan_partitions, total_offsets
 from connectors.verification.ranges import RangePlan, RangeResult
 from connectors.verification.report import ReadSample, VerificationResult
@@ -106,6 +107,9 @@ class Verification:
         self._records: Records[TopicPartition, Verified] = Records(
             VERIFIED, clusters.store, clusters.admin, record_settings(settings)
         )
+        self._last: Records[str, LastVerification] = Records(
+            LAST_RUN, clusters.store, clusters.admin, record_settings(settings)
+        )
         self._running: deque[_Ranges] = deque()
         self._again: deque[tuple[_Ranges, int, RangePlan]] = deque()
         self._unstored: dict[TopicPartition, Verified] = {}
@@ -122,6 +126,7 @@ class Verification:
     async def run(self) -> VerificationResult:
         """Verify what is not verified yet. Raises ConfigError, and what the clusters, Spark and the tasks raise."""
         began_ms, self._began_s, options = wall_ms(), None, self._options
+        deadline_s = None if options.within_s is None else asyncio.get_running_loop().time() + options.within_s
         stored = {} if self._options.is_part else await self._records.load()
         scopes, unread = await plan_partitions(self._settings, self._clusters, self._reader, stored, self._options)
         if self._options.is_full:  # a run that continues this one, if it is killed, finds nothing older
@@ -135,25 +140,31 @@ class Verification:
         async with Scope(f"verify {self._flow}") as scope:
             tasks = [scope.spawn(self._task(), f"verification task {index}") for index in range(count)]
             beside = [scope.spawn(self._store_forever(), "store"), scope.spawn(self._show_forever(everyone), "show")]
-            await _all_of(tasks)
+            is_late = not await _all_of(tasks, deadline_s)
             for one in beside:
                 one.cancel()
             await self._store()
         read_s = self._spent_s()
         self._show(self._progress(everyone))
         unread += [f"{one.source}: {one.failure}" for one in scopes if one.failure]
-        return VerificationResult(
+        result = VerificationResult(
             flow=str(self._flow),
             began_ms=began_ms,
             ended_ms=wall_ms(),
             settings=_shown(options),
             partitions=tuple(one.verified.result for one in scopes),
-            is_complete=not unread,
+            is_complete=not unread and not is_late,
             read_bytes=self._read_bytes,
             read_s=read_s,
             unread=tuple(unread),
             samples=tuple(self._samples),
         )
+        if not is_late and not options.is_part:
+            others = [each.result for one, each in stored.items() if not options.wants(one.topic)]
+            left_out = others if options.topics else None
+            before = (await self._last.load()).get("", LastVerification())
+            await self._last.store({"": after_run(before, result, self._progress(everyone).offsets, left_out)})
+        return result
 
     # -- ranges -----------------------------------------------------------------------------------------
 
@@ -345,12 +356,17 @@ def _named(settings: ConnectionSettings) -> ConnectionSettings:
     return settings.with_client_id(_CLIENT_ID)
 
 
-async def _all_of(tasks: list[asyncio.Task[None]]) -> None:
-    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+async def _all_of(tasks: list[asyncio.Task[None]], deadline_s: float | None) -> bool:
+    """Wait for all, and raise what one of them raises; at the deadline cancel the others and return False."""
+    left_s = None if deadline_s is None else max(deadline_s - asyncio.get_running_loop().time(), 0.0)
+    done, pending = await asyncio.wait(tasks, timeout=left_s, return_when=asyncio.FIRST_EXCEPTION)
     for one in pending:
         one.cancel()
     for one in done:
         one.result()
+    if pending:
+        await asyncio.wait(pending)
+    return not pending
 
 
 def _shown(options: VerifyOptions) -> dict[str, Any]:

@@ -178,6 +178,29 @@ async def test_a_rehearsal_changes_nothing_and_says_what_a_failover_would(copied
         await cluster.close()
 
 
+@pytest.mark.parametrize("damaged", [{3: b"another"}, {}], ids=["it differs", "it is equal"])
+async def test_groups_move_only_once_the_whole_copy_is_verified(
+    us: KafkaCluster, eu: KafkaCluster, tmp_path: Path, capsys: Capture, damaged: dict[int, bytes]
+) -> None:
+    copied = Copied(us, eu, tmp_path)
+    copied.damaged = damaged
+    await copied.make()
+    look = replace(copied.arguments(leaves_unreplicated=True), as_json=False)
+    assert await asyncio.to_thread(run_failover, look) == 0
+    assert "the copy was never verified; --verify compares every record" in capsys.readouterr().out
+    go = replace(look, as_json=True, executes=True, verifies=True, verify_within_s=300)
+    code = await asyncio.to_thread(run_failover, go)
+    said = capsys.readouterr()
+    if damaged:
+        assert (code, set((await copied.stored()).values())) == (EXIT_NO_GO, {None})
+        assert " difference" in said.err and "No group was moved." in said.err
+    else:
+        assert (code, await copied.stored()) == (0, copied.wanted()), said.err
+        assert json.loads(said.out)["verification"].endswith("equal, 30 records of 1 partition compared")
+    _, looked = await run(replace(look, as_json=True), capsys)
+    assert (looked["verified"]["differences"] > 0, looked["verified"]["new_offsets"]) == (bool(damaged), 0)
+
+
 async def test_a_command_is_run_once_groups_were_moved(copied: Copied, tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "done"
     go = copied.arguments(executes=True, leaves_unreplicated=True, on_done=f"echo $HELIOGRAPH_EXIT_CODE > {file}")

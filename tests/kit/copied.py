@@ -47,6 +47,8 @@ class Copied:
         self.bootstrap = {self.us: us.bootstrap, self.eu: eu.bootstrap}
         #: How many of them the source still has.
         self.left = RECORDS
+        #: Other values that the target has, by source offset.
+        self.damaged: Mapping[int, bytes] = {}
         self.file = directory / "mm2.properties"
         self.configure()
 
@@ -72,7 +74,7 @@ class Copied:
         now_ms = int(time.time() * 1000)  # a copy bears its record's
         for alias, values in (
             (self.us, [b"%d" % number for number in range(self.left)]),
-            (self.eu, [b"own"] * AHEAD + [b"%d" % number for number in range(RECORDS)]),
+            (self.eu, [b"own"] * AHEAD + [self.damaged.get(number, b"%d" % number) for number in range(RECORDS)]),
         ):
             async with AIOKafkaProducer(bootstrap_servers=self.bootstrap[alias]) as producer:
                 for value in values:

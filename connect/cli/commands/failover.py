@@ -24,6 +24,7 @@ from connect.core.errors import ConfigError
 from connect.core.wording import counted, named, parsed_time_ms
 
 if TYPE_CHECKING:
+    from connect.cli.commands.failover_proof import CopyVerifier
     from connect.cli.commands.rest_client import RestControl
     from connectors.config.mm2_properties import MirrorMakerConfig
     from connectors.failover.clusters_and_lease import Site
@@ -40,6 +41,7 @@ EXIT_FAILED: Final = 1
 EXIT_NO_GO: Final = 2
 #: Some groups were not moved.
 EXIT_SOME_LEFT: Final = 3
+VERIFY: Final = "--verify"
 #: An old value of --accept, which applied to all groups.
 _AHEAD: Final = "ahead"
 
@@ -69,6 +71,8 @@ class FailoverArguments:
     as_json: bool = False
     everything: bool = False
     accepts: Sequence[str] = ()
+    verifies: bool = False
+    verify_within_s: float | None = None
 
 
 def run_failover(arguments: FailoverArguments) -> int:
@@ -112,6 +116,8 @@ def _run(
         warn(f"--from {source} is not needed; the next release takes --from only if the file has several sources")
     if arguments.gone not in (None, "", source):
         raise ConfigError(f"the source of the groups is {source}, not {arguments.gone}", "--source-gone")
+    if arguments.gone is not None and (arguments.verifies or arguments.verify_within_s is not None):
+        raise ConfigError(f"a copy cannot be compared with a source that is gone. Leave out {VERIFY}", VERIFY)
     arguments = replace(arguments, source=source)
 
     async def at_place(controls: _Controls) -> int:
@@ -213,6 +219,8 @@ def options_of(arguments: FailoverArguments, config: MirrorMakerConfig) -> Failo
         denies_writes=arguments.denies_writes,
         leaves_unreplicated=arguments.leaves_unreplicated,
         timeout_s=arguments.timeout_s,
+        verifies=arguments.verifies,
+        verify_within_s=arguments.verify_within_s,
     )
 
 
@@ -225,24 +233,26 @@ async def _failover(
 ) -> int:
     from connect.cli.commands.failover_view import as_json, show_done, show_plan, show_rehearsal
     from connect.kafka.security.connection_settings import format_address
+    from connectors.failover.execute import Failover, rehearse
+    from connectors.failover.proof import NotProved
 
     if arguments.rehearses:
-        from connectors.failover.execute import rehearse
-
         rehearsal = await rehearse(site, failover_options)
         show_rehearsal(rehearsal)
         return exit_code(rehearsal.plan)
-    steps = kind(site, failover_options, report_on_stderr, controls)
+    verifier = _verifier(arguments) if arguments.executes else None
+    make: Callable[..., Failover | Failback] = kind if verifier is None else partial(Failover, verify=verifier)
+    steps = make(site, failover_options, report_on_stderr, controls)
     looked = await steps.look()
     source, error = looked.snapshot.source, looked.snapshot.source_error
     if error and not failover_options.is_gone and arguments.executes and can_ask(arguments):
         print(f"cluster {source} does not answer: {error}")
         if ask(f"If it is lost, and no producer writes to it, type its alias ({source}): ") == source:
-            steps = kind(site, replace(failover_options, is_gone=True), report_on_stderr, controls)
+            steps = make(site, replace(failover_options, is_gone=True), report_on_stderr, controls)
             looked = await steps.look()
     goes = arguments.executes and looked.can_go
     if not arguments.as_json:
-        show_plan(looked, everything=arguments.everything)
+        show_plan(looked, everything=arguments.everything, offers_proof=kind is Failover)
         if looked.can_go and not goes:
             print("nothing was changed; run again with --execute to move the groups")
     elif not goes:
@@ -252,7 +262,16 @@ async def _failover(
     if not confirmed(arguments, f"Move {counted(len(looked.ready), 'group')} to {site.flow.target_alias}?"):
         print("nothing was changed")
         return EXIT_NO_GO
-    done = await steps.run(f"heliograph {kind.__name__.lower()}", looked)
+    try:
+        if verifier is not None:
+            verifier.begin()
+        done = await steps.run(f"heliograph {kind.__name__.lower()}", looked)
+    except NotProved as error:
+        print(f"heliograph: error: {error}", file=sys.stderr)
+        return EXIT_NO_GO
+    finally:
+        if verifier is not None:
+            await verifier.stop()
     if arguments.as_json:
         show_json(as_json(done.plan, done))
     else:
@@ -261,6 +280,17 @@ async def _failover(
         print(f"for its clients: bootstrap.servers = {servers}")
     code = exit_code(done.plan)
     return code if arguments.on_done is None else await _on_done(arguments.on_done, code)
+
+
+def _verifier(arguments: FailoverArguments) -> CopyVerifier | None:
+    """Return what verifies the copy of the flow; None if that is not wanted."""
+    if not arguments.verifies and arguments.verify_within_s is None:
+        return None
+    from connect.cli.commands.failover_proof import CopyVerifier
+    from connectors.config.mm2_properties import Flow, load
+
+    assert arguments.source is not None
+    return CopyVerifier(Flow(load(arguments.file), arguments.source, arguments.target), report_on_stderr)
 
 
 async def _on_done(command: str, code: int) -> int:

@@ -25,11 +25,13 @@ def as_json(plan: Plan, done: FailoverResult | None) -> dict[str, Any]:
     return {"format": FORMAT, **words.plan_as_json(plan, done)}
 
 
-def show_plan(plan: Plan, *, everything: bool) -> None:
-    """Print a summary, what is blocked, and the old and new offset of every partition that moves."""
+def show_plan(plan: Plan, *, everything: bool, offers_proof: bool = False) -> None:
+    """Print a summary, what is blocked, what is verified, and the old and new offset of every partition that moves.
+    ``offers_proof``: the command has ``--verify``."""
     found = plan.snapshot
     show(f"from {found.source} to {found.target}: {words.summary(plan)}")
     _show(words.plan_lines(plan, wall_ms()), "  ")
+    _show([words.verified_line(found, wall_ms(), offers=offers_proof)], "  ")
     _show_moves(plan.moves, everything=everything)
     for note in found.notes:
         show(f"  note: {note}")
@@ -48,6 +50,8 @@ def show_done(done: FailoverResult, looked: Plan, file: Path, *, everything: boo
         show("changed since the plan:")
         _show_moves(changed, everything=everything)
     show_proofs(done.proofs, everything=everything)
+    if done.verified:
+        show(f"verified: {done.verified}")
     shown = set(words.blocked_lines(looked))
     _show((line for line in words.blocked_lines(plan) if line not in shown), "  ")
     if done.late:

@@ -31,6 +31,7 @@ from connectors.heartbeat import FlowHealth, FlowState
 from connectors.internal_topics import read_states, read_statuses, read_target_state, record_settings
 from connectors.lag_reader import NOTHING, LagReader, lag_reader, last_checkpoint_ms
 from connectors.source.positions.gap_policy import partition_facts
+from connectors.verification.last_run import read_verified
 
 #: Heartbeats are read again after this time.
 _HEARTBEATS_S: Final = 10.0
@@ -144,12 +145,13 @@ class _FileLooks:
             return facts
         settings, topics, connector = flow.settings(), flow.worker_config(), Connector.SOURCE.value
         try:
-            states, statuses, target, checkpoint_ms, work = await asyncio.gather(
+            states, statuses, target, checkpoint_ms, work, verified = await asyncio.gather(
                 read_states(reader.store, record_settings(settings)),
                 read_statuses(reader.store, topics["status.storage.topic"]),
                 read_target_state(reader.store, topics["config.storage.topic"], connector),
                 last_checkpoint_ms(settings, reader.store),
                 work_of(reader.store, topics["group.id"]),
+                read_verified(reader.store, settings, lag.partitions),
             )
         except HeliographError as error:  # such as a missing right
             return replace(facts, unchecked=(*facts.unchecked, str(error)))
@@ -165,6 +167,7 @@ class _FileLooks:
             ),
             others=tuple(_others(statuses, connector)),
             checkpoint_ms=checkpoint_ms,
+            verified=verified,
         )
         if work is not None:
             facts = replace(facts.with_lost_tasks(work.tasks), has_worker=work.members > 0)

@@ -187,6 +187,8 @@ def _sentences(seen: Sequence[FlowSeen]) -> Iterator[RenderableType]:
 def _failovers(seen: Sequence[FlowSeen]) -> Iterator[RenderableType]:
     for one in seen:
         yield Text.assemble((f"Failover {one.facts.flow}: ", "bold"), printable(one.verdict.failover.sentence))
+        if one.verdict.verified:
+            yield Text.assemble((f"Copy of {one.facts.flow}: ", "bold"), printable(one.verdict.verified))
 
 
 def _partitions(seen: Sequence[FlowSeen]) -> list[tuple[str, str, str, str]]:

@@ -57,6 +57,9 @@ def show_statuses(seen: Sequence[FlowSeen]) -> None:
             show(f"  Do: {action}")
     for one in seen:
         show(f"Failover {one.facts.flow}: {one.verdict.failover.sentence}")
+    for one in seen:
+        if one.verdict.verified:
+            show(f"Copy of {one.facts.flow}: {one.verdict.verified}")
 
 
 def _behind(one: FlowSeen) -> str:

@@ -38,6 +38,7 @@ from connectors.config.mm2_properties import Flow
 from connectors.connector_base import written_metrics
 from connectors.control_link.server import ADVERTISED_KEY, LISTENER_KEY, LinkSettings
 from connectors.plugins import mirror_plugins
+from connectors.source.verification_metrics import verification_metrics
 from connectors.source.worker_context import MirrorHost, SharedSpark
 from connectors.source.worker_metrics import LagWatch, mirror_metrics
 from rest.other_workers import InternalClient
@@ -64,6 +65,7 @@ class ProcessMetrics:
             found = [
                 *await worker_metrics([worker for worker, _ in pairs], now_ms),
                 *await mirror_metrics([host for _, host in pairs], now_ms),
+                *await verification_metrics([host for _, host in pairs], now_ms),
                 *written_metrics([host.written for _, host in pairs], now_ms),
                 *self._of_loop(),
                 _of_certificates(now_ms / 1000),

@@ -193,7 +193,8 @@ export function Verdict({ flow, brief = false }) {
     ${verdict.also.map((text) => html`<p class="also">${text}</p>`)}
     ${actions.length > 0 && html`<h3>What to do</h3><ul class="actions">${actions.map((one) => html`<li>
       <b>${one.about}</b>: ${one.remedy}${one.command && html`<${Command} text=${one.command.replace("--rest URL", here)} />`}</li>`)}</ul>`}
-    <h3>Failover</h3><p>${verdict.failover.sentence}</p>`;
+    <h3>Failover</h3><p>${verdict.failover.sentence}</p>
+    ${verdict.verified && html`<h3>Copy</h3><p>${verdict.verified}</p>`}`;
 }
 
 export const bytesRate = ({ rates }) => (rates.bytes_per_s === null ? "unknown" : `${size(rates.bytes_per_s)}/s`);

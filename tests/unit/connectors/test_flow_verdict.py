@@ -18,6 +18,7 @@ from connect.core.model import TaskId
 from connectors.flow_facts import FlowFacts, LagFacts, OtherFacts, PartitionFacts, TaskFacts
 from connectors.flow_progress import ClusterContact, Contact
 from connectors.flow_verdict import FlowVerdict, FlowWord, judge
+from connectors.flow_verified import VerifiedFacts
 from connectors.formats.types import QUARANTINED, FlowName, TopicPartition
 
 PROGRAM: Any = get_command(app)
@@ -218,6 +219,21 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
         Failover: A failover could start now, and copies what waits first. If us were lost now, 120,000 records of 2
         partitions not copied yet would be lost.""",
     ),
+    "verified, and differences were found": (
+        {"verified": VerifiedFacts(AT_MS, 1_500, 2, 1, 0, 1)},
+        """running, warning: us->eu differs from its source, as its last verification found: 2 differences.
+        Do: differences: look at them, and add --full once they are repaired: heliograph verify mm2.properties --flow
+        'us->eu'
+        Failover: A failover could start now, and no record would be lost.
+        Copy: Last verified 1 min 0 s ago: 2 differences in what could be compared, 1 partition could not, 1,500 records
+        compared. 1 partition copied since is not verified.""",
+    ),
+    "verified": (
+        {"verified": VerifiedFacts(AT_MS, 1, 0, 0, 0)},
+        """running, ok: us->eu runs: everything in 6 partitions is copied.
+        Failover: A failover could start now, and no record would be lost.
+        Copy: Last verified 1 min 0 s ago: equal, 1 record compared. Nothing was copied since.""",
+    ),
     "no topics": (
         {"lag": replace(COPIED, partitions=0), "tasks": ()},
         """idle, warning: us->eu copies nothing: no source topic is selected.
@@ -260,7 +276,8 @@ def test_each_state_has_its_words(changes: dict[str, Any], text: str) -> None:
 def _text(found: FlowVerdict) -> str:
     actions = [f"Do: {one}" for one in found.actions]
     said = [f"{found.state}, {found.urgency}: {found.sentence}", *found.also, *actions]
-    return " ".join([*said, f"Failover: {found.failover.sentence}"])
+    copy = [f"Copy: {found.verified}"] if found.verified else []
+    return " ".join([*said, f"Failover: {found.failover.sentence}", *copy])
 
 
 def test_only_those_records_are_promised_that_were_counted() -> None:
@@ -301,6 +318,7 @@ _FACTS = st.builds(
     waiting_count=st.just(1),
     skipped=_some(0, 3),
     lost=_some(0, 3),
+    verified=_some(None, VerifiedFacts(AT_MS, 9, 3)),
     unchecked=_some((), ("cluster us: DESCRIBE is missing",)),
     rest=_some("", "http://w:8083/us/eu", "http://w/?a&b"),
     file=_some("", "mm2.properties", "/my files/$(id).properties"),

@@ -100,6 +100,7 @@ async def test_who_looks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     put(monkeypatch, collect_snapshot, read_heartbeats={}, only_at_source={}, find_diverged={}, topic_values={})
     put(monkeypatch, collect_snapshot, reverse_flow_check=SimpleNamespace(objections=[]))
     put(monkeypatch, collect_snapshot, first_rules=FirstRules(doubt="the rules are not shown"))
+    put(monkeypatch, collect_snapshot, read_last_run=None)
     put(monkeypatch, journal, moved={})
     monkeypatch.setattr(collect_snapshot, "LagReader", lambda *_: SimpleNamespace(all=answers(FlowLag(()))))
     look_at = SimpleNamespace(groups=answers(Groups()), seen_at_ms={})

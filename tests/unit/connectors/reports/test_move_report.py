@@ -14,6 +14,7 @@ from connectors.failover.execute import Rehearsal
 from connectors.failover.journal import FailoverRun, RunState
 from connectors.failover.plan import FailoverOptions, Plan, plan
 from connectors.failover.snapshot import DIFFERS, GroupFinding, GroupMove, GroupRule, Groups, How, SampleCheck, Snapshot
+from connectors.flow_verified import VerifiedFacts
 from connectors.reports import move_report
 from connectors.reports.move_report import MoveLook, checklist, look_at_move, move_as_json
 
@@ -96,6 +97,30 @@ def test_a_rehearsal_shows_what_it_found_and_each_line_once() -> None:
         assert (found["Rehearsal"][0], found["Proof"][0]) == (word, proof)
         assert "RTO: 3.0 s" in found["Rehearsal"][2]
         assert IN_USE.why not in found["Rehearsal"][2] and IN_USE.why in found["Go or no-go"][2]
+
+
+@pytest.mark.parametrize(
+    ("verified", "word", "says"),
+    [
+        (
+            None,
+            "by the command",
+            "the copy was never verified; --verify compares every record once the flow is drained",
+        ),
+        (
+            VerifiedFacts(0, 9, 0, 0, 3, 0, 12.5),
+            "by the command",
+            "records copied since are not verified. --verify compares what is left once the flow is drained, in about",
+        ),
+        (VerifiedFacts(0, 9, 1, 0, 0, 0, 10.0), "differences", "1 difference, 9 records compared. Nothing was copied"),
+    ],
+)
+def test_the_proof_says_what_is_verified_and_offers_the_rest(
+    verified: VerifiedFacts | None, word: str, says: str
+) -> None:
+    step = steps(planned(verified=verified))["Proof"]
+    assert (step[0], step[3]) == (word, "heliograph verify mm2.properties --flow 'us->eu'")
+    assert says in step[2]
 
 
 async def test_no_value_of_a_record_is_in_a_report(monkeypatch: pytest.MonkeyPatch) -> None:

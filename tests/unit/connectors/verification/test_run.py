@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +15,7 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.log.topic_admin import Admin
 from connectors.config.mm2_properties import Flow, load
 from connectors.verification import run
+from connectors.verification.last_run import LastVerification
 from connectors.verification.planning import FlowClusters, VerifyOptions
 from connectors.verification.run import Verification
 
@@ -40,7 +43,7 @@ class Stored:
         self.errors, self.values = list(errors), dict[object, object]()
 
     async def load(self) -> dict[object, object]:
-        return {}
+        return dict(self.values)
 
     async def store(self, values: Mapping[object, object]) -> None:
         if self.errors:
@@ -49,10 +52,27 @@ class Stored:
 
 
 async def test_it_may_be_run_again(verification: Verification) -> None:
-    """As --watch does."""
-    verification._records = cast(Any, Stored())
+    """As --watch does; the last run to end is stored."""
+    last = stored(verification)
     for _ in range(3):
-        assert (await verification.run()).is_equal
+        found = await verification.run()
+        assert found.is_equal and found.is_complete
+        assert last.values == {"": LastVerification(ended_ms=found.ended_ms)}
+
+
+async def test_a_run_ends_in_time_and_is_not_the_last_that_ended(verification: Verification) -> None:
+    last, forever = stored(verification), asyncio.Event()
+    verification._options = replace(verification._options, within_s=0.01)
+    cast(Any, verification)._task = forever.wait
+    found = await verification.run()
+    assert (found.is_complete, found.unread, last.values) == (False, (), {})
+
+
+def stored(verification: Verification) -> Stored:
+    """Return what the verification stores of its last run."""
+    last = Stored()
+    verification._records, verification._last = cast(Any, Stored()), cast(Any, last)
+    return last
 
 
 async def test_what_could_not_be_stored_is_stored_later(verification: Verification) -> None:

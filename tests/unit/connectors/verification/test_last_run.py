@@ -1,0 +1,102 @@
+"""The record of the last verification of a flow: what is new since, how long the rest takes, and its metrics."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from connect.core.wording import age_text
+from connectors.config.connector_configs import source_settings
+from connectors.flow_progress import LagSnapshot, lag_of
+from connectors.flow_verified import VerifiedFacts
+from connectors.formats.types import TopicPartition
+from connectors.policy import make_policy
+from connectors.source.verification_metrics import verification_metrics
+from connectors.source.worker_context import MirrorHost
+from connectors.verification.last_run import LAST_RUN, LastVerification, after_run
+from connectors.verification.report import PartitionResult, VerificationResult
+
+PROPS = {"name": "us-eu", "connector.class": "x", "source.cluster.alias": "us", "target.cluster.alias": "eu"}
+POLICY = make_policy({})
+
+
+def part(topic: str, partition: int, to: int, records: int, differences: int = 0) -> PartitionResult:
+    return PartitionResult(topic, partition, topic, partition, records, 0, 0, 0, to, to, 1, (), differences)
+
+
+def result(*parts: PartitionResult, read_s: float = 2.0, unread: tuple[str, ...] = ()) -> VerificationResult:
+    return VerificationResult("us->eu", 5, 9, {}, parts, read_s=read_s, unread=unread)
+
+
+WHOLE = after_run(LastVerification(), result(part("b", 0, 7, 7), part("a", 2, 5, 4, 1), unread=("a-0: gone",)), 100)
+
+
+def lags(**positions: int) -> list[Any]:
+    """By topic; a digit at the end is the partition."""
+    return [lag_of(name[:-1], int(name[-1]), "x", at, 0, at, 1) for name, at in positions.items()]
+
+
+def test_a_record_has_the_sums_of_a_run_and_where_each_partition_is() -> None:
+    assert LastVerification(9, 11, 1, 1, 50.0, {"a": [-1, -1, 5], "b": [7]}) == WHOLE
+    key, value = LAST_RUN.encode_key("us-eu", ""), LAST_RUN.encode_value(WHOLE)
+    assert (LAST_RUN.decode_key(key), LAST_RUN.decode_value(value)) == (("us-eu", ""), WHOLE)
+
+
+def test_a_run_of_some_topics_keeps_the_others_and_is_not_one_of_the_flow() -> None:
+    some = after_run(replace(WHOLE, ended_ms=3), result(part("b", 0, 9, 8), read_s=0.1), 2, [part("a", 2, 5, 4, 1)])
+    assert (some.ended_ms, some.records, some.differences, some.unread) == (3, 12, 1, 0)
+    assert some.verified_to == {"b": [9], "a": [-1, -1, 5]}
+    assert some.offsets_s == 50.0, "too short a time measures nothing"
+    assert after_run(LastVerification(), result(part("b", 0, 9, 8)), 2, []).ended_ms == -1
+
+
+@pytest.mark.parametrize(
+    ("positions", "new", "rest_s"),
+    [
+        ({"b0": 107, "a2": 5}, (100, 0), 12.0),
+        ({"b0": 3}, (0, 0), 10.0),  # read before the run ended
+        ({"b0": 8, "a0": 1, "a1": 0, "c0": 4}, (1, 2), -1.0),  # the source may have deleted their first records
+        ({"heartbeats0": 99}, (0, 0), 10.0),
+    ],
+)
+def test_what_is_new_is_known_for_each_partition(
+    positions: dict[str, int], new: tuple[int, int], rest_s: float
+) -> None:
+    assert WHOLE.facts(lags(**positions), POLICY) == VerifiedFacts(9, 11, 1, 1, *new, rest_s)
+
+
+def test_without_a_lag_nothing_is_said_of_what_is_new() -> None:
+    assert WHOLE.facts(None, POLICY) == VerifiedFacts(9, 11, 1, 1)
+    assert age_text(round(VerifiedFacts(9, 11, 1, 1).rest_s)) == "unknown"
+
+
+async def test_a_worker_shows_its_part_of_what_is_new() -> None:
+    settings = source_settings(PROPS, {"offset.storage.topic": "offsets"})
+    host = MirrorHost({"group.id": "group"}, *cast(Any, [None] * 3))
+    for last, shown in (
+        (None, {"verified_age_ms": -1, "verified_differences": -1, "unverified_offsets": -1}),
+        (
+            WHOLE,
+            {
+                "verified_age_ms": 991,
+                "verified_records": 11,
+                "verified_differences": 1,
+                "verified_unread_partitions": 1,
+                "unverified_offsets": 2,
+                "unverified_partitions": 1,
+            },
+        ),
+    ):
+        host.verified["us-eu"] = settings, last
+        here = {TopicPartition(one.topic, one.partition): one for one in lags(b0=9, c0=1)}
+        host.seen["us-eu"] = LagSnapshot(settings.flow_name, 1, here, ())
+        prefix = "kafka_connect_mirror_MirrorSourceConnector_flow_"
+        found = {
+            one.name.removeprefix(prefix): sample.value
+            for one in await verification_metrics([host], 1000)
+            for sample in one.samples
+            if sample.labels == {"source": "us", "target": "eu"}
+        }
+        assert found.items() >= shown.items()
