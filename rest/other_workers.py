@@ -181,6 +181,17 @@ class InternalClient:
                 500, f"The worker at {url} did not answer with a validation of the config. Check its version and log."
             ) from None
 
+    async def has_class(self, url: str, connector_class: str) -> bool:
+        """Return whether the worker at ``url`` has a class. Errors as :meth:`Forwarder.send`."""
+        path = f"{self._prefix}/connector-plugins/{quote(connector_class, safe='')}/config"
+        try:
+            await self._forwarder.send("GET", join(url, path))
+        except RestError as error:
+            if error.status != 404:
+                raise
+            return False
+        return True
+
     async def _send(
         self, method: str, leader_url: str, connector: str, what: str, body: bytes | None, sign: Sign | None
     ) -> None:

@@ -128,8 +128,9 @@ class GroupMember:
                 self._joining = None
                 self._membership.joining = False
 
-    async def others(self) -> int:
-        """Return the number of members in the group, before joining. Raises RetriableError or SecurityError."""
+    async def members(self) -> Sequence[bytes]:
+        """Return the metadata of each member of the group, empty bytes during a rebalance. Raises RetriableError or
+        SecurityError."""
         return await self._coordinator.members(BEATING)
 
     async def leave(self, reason: str) -> None:

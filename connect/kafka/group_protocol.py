@@ -195,10 +195,11 @@ class Coordinator:
             self._node = None
         return answer
 
-    async def members(self, purpose: str) -> int:
+    async def members(self, purpose: str) -> list[bytes]:
+        """Return the metadata of each member, empty bytes during a rebalance."""
         connection = await self._connection(purpose)
         answer = await connection.call(DescribeGroupsRequest(groups=[self._group_id]), timeout_ms=self.prompt_ms)
-        return sum(len(group.members) for group in answer.groups)
+        return [bytes(member.member_metadata or b"") for group in answer.groups for member in group.members]
 
     async def has_moved(self, purpose: str) -> bool:
         """Return whether the coordinator is another broker than the one asked last; False if no broker answers."""

@@ -36,6 +36,7 @@ from connect.runtime.audit import AuditLog
 from connect.runtime.herder.config_and_status_topics import ConfigStore, LeaderWriter, StatusStore
 from connect.runtime.herder.driver import HerderDriver, WorkerFailed
 from connect.runtime.herder.effects_and_fencing import AutoRestarts, EffectHandler, InternalRequests, ZombieFence
+from connect.runtime.herder.java_members import JavaMembers
 from connect.runtime.herder.loggers import Loggers
 from connect.runtime.herder.offsets_and_reports import OffsetsApi, Reports
 from connect.runtime.herder.rebalance_stages import Engine, Rebalances, Stages, prepare
@@ -145,12 +146,19 @@ class DistributedWorker:
             now_ms=_now_ms,
             changed=self._changed,
         )
-        self.worker = Worker(config, plugins, effect_handler, transformer=config.transformer, offsets=self._offsets)
-        effect_handler.worker = self.worker
         group = _group_settings(config, worker_id)
         # The coordinator builds member ids from the client id.
         group_client = _connection(config, "shared-admin").with_client_id(group.client_id)
         self._group = GroupMember(self._kept(Cluster(group_client, cluster)), group, self._driver, leases)
+        self.worker = Worker(
+            config,
+            plugins,
+            effect_handler,
+            transformer=config.transformer,
+            offsets=self._offsets,
+            explain=JavaMembers(self.core, self._group.members, internal).explain,
+        )
+        effect_handler.worker = self.worker
         self._driver.connect(self._group, self.worker, effect_handler)
         self.herder = RuntimeHerder(
             core=self.core,
@@ -275,7 +283,7 @@ class DistributedWorker:
         self._loaded(self.core.snapshot)
         configs = map(self.core.snapshot.connector_config, self.core.snapshot.connectors())
         classes = [config.get("connector.class", "") for config in configs if config is not None]
-        await prepare(self._name, self._engine, classes, self._group.others, self._stages)
+        await prepare(self._name, self._engine, classes, self._group.members, self._stages)
 
     async def _remove_obsolete(self, members: Mapping[str, bytes]) -> None:
         """Remove obsolete connectors; raise RetriableError or PermanentError if the config topic is not writable."""

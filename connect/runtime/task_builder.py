@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Final
@@ -24,7 +24,7 @@ from connect.kafka.log.topic_admin import Admin
 from connect.kafka.threads import PluginThread
 from connect.runtime.connector_runner import Instance
 from connect.runtime.plugins.plugin_errors import passwords, secrets_of
-from connect.runtime.plugins.plugin_registry import CONVERTERS, Plugins
+from connect.runtime.plugins.plugin_registry import CONVERTERS, PluginNotFound, Plugins
 from connect.runtime.task.at_least_once import AtLeastOnceDelivery
 from connect.runtime.task.client_configs import (
     check_overrides,
@@ -140,13 +140,18 @@ def check_task_count(connector: str, tasks: int, tasks_max: int, *, enforced: bo
 
 @dataclass(eq=False)
 class TaskBuilder:
-    """Creates the connectors and tasks of one worker."""
+    """Creates the connectors and tasks of one worker.
+
+    Args:
+        explain: Returns why a class that this worker does not have was assigned to it, None if that is not known.
+    """
 
     config: WorkerConfig
     plugins: Plugins
     listener: WorkerListener
     transformer: ConfigTransformer
     stores: OffsetStores
+    explain: Callable[[str], Awaitable[str | None]]
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE), init=False)
 
     async def connector(self, name: str, raw: Mapping[str, str], known: Known) -> Instance:
@@ -154,7 +159,7 @@ class TaskBuilder:
         await self._turn()
         known.secrets = secrets_of(self.transformer, raw)
         props = self.transformer.connector_props(raw)
-        connector = self._new(props, known)
+        connector = await self._new(props, known)
         settings = source_settings(props)
         offsets = await self.stores.open(name, props)
         return Instance(connector, props, offsets, settings.tasks_max, settings.tasks_max_enforced)
@@ -171,7 +176,7 @@ class TaskBuilder:
         await self._turn()
         runner.known.secrets = secrets_of(self.transformer, order.connector, order.config)
         connector_props = self.transformer.connector_props(order.connector)
-        connector = self._new(connector_props, runner.known)
+        connector = await self._new(connector_props, runner.known)
         settings = source_settings(connector_props)
         name = order.task.connector
         props = self.task_props(order)
@@ -270,10 +275,15 @@ class TaskBuilder:
             return TopicCreation([], None)
         return TopicCreation(groups, Admin(client_connection(self.config, connector, "admin", str(task))))
 
-    def _new(self, props: Mapping[str, str], known: Known) -> SourceConnector:
+    async def _new(self, props: Mapping[str, str], known: Known) -> SourceConnector:
         if "connector.class" not in props:
             raise ConfigError("connector.class is missing; name the connector's class", "connector.class")
-        connector = self.plugins.new_connector(props["connector.class"], props.get("connector.plugin.version"))
+        try:
+            connector = self.plugins.new_connector(props["connector.class"], props.get("connector.plugin.version"))
+        except PluginNotFound:
+            if (reason := await self.explain(props["connector.class"].strip())) is None:
+                raise
+            raise PluginNotFound(reason) from None
         known.version = connector.version()
         known.parts |= {
             "connector-class": self.plugins.full_name(props["connector.class"].strip()) or props["connector.class"],

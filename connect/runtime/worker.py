@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -34,6 +34,10 @@ _CANCELLED_GRACE_S: Final = 1.0
 _TASK_CLASS: Final = "task.class"
 
 
+async def _not_known(_: str) -> None:
+    """Explain nothing, for a worker without a group."""
+
+
 class Worker:
     """The connectors and tasks of one worker.
 
@@ -43,6 +47,7 @@ class Worker:
         listener: Notified of states, requested task configs and topics in use.
         transformer: Resolves references in configs.
         offsets: The worker's own offset topic; its owner starts and stops it.
+        explain: Returns why a class that this worker does not have was assigned to it, None if that is not known.
     """
 
     def __init__(
@@ -53,6 +58,7 @@ class Worker:
         *,
         transformer: ConfigTransformer,
         offsets: OffsetTopic,
+        explain: Callable[[str], Awaitable[str | None]] = _not_known,
     ) -> None:
         #: The connectors' offset stores, also for the REST API.
         self.stores = OffsetStores(config, offsets)
@@ -62,7 +68,7 @@ class Worker:
         self.connector_starts = Starts()
         self.task_starts = Starts()
         self._listener = listener
-        self._task_builder = TaskBuilder(config, plugins, listener, transformer, self.stores)
+        self._task_builder = TaskBuilder(config, plugins, listener, transformer, self.stores, explain)
         self._tasks_grace_s = config.task_shutdown_timeout_ms / 1000
         self._raw: dict[str, Mapping[str, str]] = {}
         self._running: dict[str | TaskId, asyncio.Task[None]] = {}

@@ -139,7 +139,7 @@ class Stream:
         """Wait for Spark before joining a group with members, because a new member is assigned partitions at once, and
         their copy would pause until Spark is up."""
         with contextlib.suppress(RetriableError):
-            if not await self._member.others():
+            if not await self._member.members():
                 return
             await unless(self._stopping, self._context.engine.ready(), f"Spark of {self._name}", _PREPARE_S)
 

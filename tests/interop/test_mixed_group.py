@@ -128,7 +128,8 @@ async def test_exactly_once_with_zombies_of_either_kind(us: KafkaCluster, tmp_pa
 
 async def test_classes_that_only_java_has(us: KafkaCluster, tmp_path: Path) -> None:
     """Where ours leads, a source and a sink of classes that it does not have are created through it, and run on Java's
-    worker; ours fences the source's older tasks, and passes on what the sink's offsets are."""
+    worker; ours fences the source's older tasks, and passes on what the sink's offsets are. Where Java leads, ours gets
+    work that it cannot run, and its status says why, who can, and what to do."""
     lines = _Lines(us.bootstrap, f"mixed-{uuid.uuid4().hex[:8]}", tmp_path, {"exactly.once.source.support": "enabled"})
     await lines.prepare()
     with ExitStack() as stack:
@@ -157,6 +158,35 @@ def _of_java(lines: _Lines, folder: Path, stack: ExitStack) -> None:
     asked = "/connectors/sink/offsets"
     wait_until(lambda: rest.ask("GET", asked)["offsets"], _DEADLINE_S, "the sink has offsets", _POLL_S)
     assert rest.ask("GET", asked) == java_rest.ask("GET", asked)
+
+    assert ours.stop() == 0
+    ours.start()
+    ours.await_ready()
+    failed = wait_until(lambda: _failed_on(rest, [name, "sink"]), _DEADLINE_S, "ours has work of Java's", _POLL_S)
+    for connector, trace in failed.items():
+        said = (
+            f"does not run the class {'FileStreamSink' if connector == 'sink' else 'FileStreamSource'}. The worker that"
+        )
+        assert said in trace and f"leads the group, {java.url}, is one of Java's" in trace, trace
+        assert f"Workers that have the class: {java.url}. A restart of the connector does not move it. Rest" in trace
+        assert "does not run the class" in ours.tail()
+    connector = next(iter(failed))
+    rest.ask("POST", f"/connectors/{connector}/restart?includeTasks=true")
+    rest.ask("PUT", "/connectors/sink/config", {**sink, "changed.by": "ours"})
+    assert rest.ask("GET", asked) == java_rest.ask("GET", asked)
+    status, refused = rest.try_once("PUT", "/connectors/sink/config", {**sink, "topics": ""})
+    assert status == 400 and "topics" in refused["message"]
+
+
+def _failed_on(rest: RestClient, connectors: list[str]) -> dict[str, str]:
+    """The traces of what has failed on this worker, by connector."""
+    return {
+        name: part["trace"]
+        for name in connectors
+        for status in [rest.ask("GET", f"/connectors/{name}/status")]
+        for part in [status["connector"], *status["tasks"]]
+        if part["state"] == "FAILED" and part["worker_id"] == rest.netloc
+    }
 
 
 def _zombies(lines: _Lines, folder: Path, stack: ExitStack) -> None:

@@ -249,7 +249,7 @@ class FlowWorker:
 
 
 class _WithoutRest:
-    """Requests to the leader without internal REST, which fail with the remedy."""
+    """Requests to other nodes without internal REST, which fail with the remedy."""
 
     async def post_task_configs(
         self, leader_url: str, connector: str, configs: Sequence[Mapping[str, str]], sign: Sign | None
@@ -261,6 +261,9 @@ class _WithoutRest:
 
     async def validate(self, url: str, connector_class: str, config: Config) -> ConfigInfos | None:
         return None
+
+    async def has_class(self, url: str, connector_class: str) -> bool:
+        raise NoInternalRest(_missing(f"it is not known which nodes have the class {connector_class}"))
 
 
 def _missing(what: str) -> str:

@@ -230,6 +230,10 @@ class InternalRequests(Protocol):
         RetriableError if it does not answer, HeliographError if it refuses."""
         ...
 
+    async def has_class(self, url: str, connector_class: str) -> bool:
+        """Return whether the worker at ``url`` has a class. Errors as :meth:`validate`."""
+        ...
+
 
 @dataclass(eq=False)
 class EffectHandler:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -80,7 +80,7 @@ async def prepare(
     name: str,
     engine: Engine | None,
     classes: Iterable[str],
-    others: Callable[[], Awaitable[int]],
+    members: Callable[[], Awaitable[Sized]],
     stages: Stages,
     within_s: float = WITHIN_S,
 ) -> None:
@@ -89,12 +89,12 @@ async def prepare(
     Args:
         name: Prefix of log lines.
         classes: Classes of the group's connectors.
-        others: Returns the number of the group's members.
+        members: Returns the group's members.
     """
     if engine is None or not any(map(engine.is_for, classes)):
         return
     try:
-        count = await others()
+        count = len(await members())
     except (RetriableError, SecurityError) as error:
         log.debug("%s: joining the group at once, because its members are unknown: %s", name, error)
         return

@@ -276,6 +276,16 @@ async def test_another_worker_validates(forwarder: Forwarder, answer: bytes, inf
 
 
 @pytest.mark.parametrize(
+    ("status", "body", "has"), [(200, b"[]", True), (404, b'{"error_code":404,"message":"Unknown plugin a.J."}', False)]
+)
+async def test_another_worker_has_a_class(forwarder: Forwarder, status: int, body: bytes, has: bool) -> None:
+    worker = Listening(answered(status, body))
+    async with worker as url:
+        assert await InternalClient(forwarder).has_class(url, "a.J") is has
+    assert worker.received.startswith(b"GET /connector-plugins/a.J/config ")
+
+
+@pytest.mark.parametrize(
     ("answer", "error"),
     [
         (answered(200, b'{"name":"a.J","configs":[{"value":"s3cret"}]}'), Unreachable),

@@ -33,10 +33,10 @@ class Engine:
 
 
 def waited_s(engine: Engine | None, classes: list[str], others: int | Exception) -> float:
-    async def members() -> int:
+    async def members() -> list[bytes]:
         if isinstance(others, Exception):
             raise others
-        return others
+        return [b""] * others
 
     async def main() -> float:
         began_s = asyncio.get_running_loop().time()
