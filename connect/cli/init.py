@@ -67,7 +67,7 @@ def _mm2(answers: Answers) -> str:
         else []
     )
     lines = [
-        f"# Mirrors {us.alias} to {eu.alias}. To check it: heliograph plan {MM2}",
+        f"# Mirrors {us.alias} to {eu.alias}. To check it: heliograph check {MM2}",
         f"# To start it: heliograph mirror {MM2}",
         "",
         "# Cluster aliases; they appear in names of remote topics and of the mirror's groups.",
@@ -218,11 +218,13 @@ def init(
     directory: Annotated[Path, typer.Option("--dir", help="Folder for the files.")] = Path(),
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
-    """Write the first files of a mirror. On a terminal it asks for missing options; otherwise they have defaults.
+    """Write the first files of a mirror. With --source and --target all other options have defaults.
 
-    The files are checked and have comments. Existing files are kept without --force."""
+    Without one of the two it asks, if there is a terminal. The files are checked and have comments. Existing files are
+    kept without --force."""
 
-    asks = sys.stdin.isatty()
+    # Pasted lines behind a complete command would be taken as answers.
+    asks = sys.stdin.isatty() and (source is None or target is None)
     places = [
         _answered(each, asks, question, partial(ClusterAddress.parse, key=key), None, key)
         for each, question, key in (
@@ -235,7 +237,7 @@ def init(
     for path in written:
         print(f"wrote {path}")
     if answers.mode is RunMode.DEDICATED:
-        print(f"check: heliograph plan {written[0]}\nstart: heliograph mirror {written[0]}")
+        print(f"check: heliograph check {written[0]}\nstart: heliograph mirror {written[0]}")
     else:
         print(f"start: connect-distributed {written[0]}")
         for path in written[1:]:

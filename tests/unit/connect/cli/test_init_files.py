@@ -10,11 +10,12 @@ import select
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
-from connect.cli.init import files
+from connect.cli.init import files, init
 from connect.cli.main import app
 from connect.cli.options_and_help import Answers, ClusterAddress, Policy, RunMode
 from connect.core.config.properties import load_properties, parse_properties
@@ -127,6 +128,13 @@ def test_at_a_terminal_it_asks_and_asks_again(tmp_path: Path) -> None:
     assert props["us->eu.topics"] == "orders.*"
     assert props["replication.policy.class"].endswith("IdentityReplicationPolicy")
     assert props["sync.group.offsets.enabled"] == "true"
+
+
+def test_at_a_terminal_a_whole_command_asks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines that were pasted behind it would be taken as answers."""
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    init("us=a:1", "eu=b:1", directory=tmp_path)
+    assert load_properties(tmp_path / "mm2.properties")["us->eu.topics"] == ".*"
 
 
 def conversation(terminal: int, turns: list[tuple[str, str]]) -> str:
