@@ -17,7 +17,7 @@ from connect.api.source import ConnectorReport, TaskReport
 from connect.core.model import State
 from connect.kafka.concurrency import wall_ms
 from connectors.config.connector_configs import MirrorSourceSettings
-from connectors.dataplane.batches.fetched_batches import DECISIONS
+from connectors.dataplane.batches.fetched_batches import KIND_OF_REASON
 from connectors.flow_progress import PartitionLag, furthest, is_stopped
 from connectors.formats.types import TopicPartition
 from connectors.internal_topics import PartitionState
@@ -31,7 +31,6 @@ OVERVIEW: Final = "overview"
 DETAILS: Final = "details"
 SEARCH: Final = "search"
 KINDS: Final = (OVERVIEW, DETAILS, SEARCH)
-_KINDS_OF_BATCHES: Final = {one.reason: str(one.kind) for one in DECISIONS}
 #: Partitions of greatest lag in the details.
 _FURTHEST: Final = 20
 #: Stopped partitions that an overview names.
@@ -129,7 +128,7 @@ def details(asked: Asked, verdict: Mapping[str, Any]) -> dict[str, Any]:
         "workers": _workers(asked),
         "failed": [task for task in verdict["facts"]["tasks"] if task["reason"]],
         "batches": [
-            {"kind": _KINDS_OF_BATCHES.get(reason, ""), "reason": reason, "count": count}
+            {"kind": KIND_OF_REASON.get(reason, ""), "reason": reason, "count": count}
             for reason, count in batches.most_common()
         ],
     }
