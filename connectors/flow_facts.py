@@ -1,14 +1,23 @@
-"""The facts of a flow from which :mod:`connectors.flow_verdict` judges it, and the trend of a lag."""
+"""The facts of a flow from which :mod:`connectors.flow_verdict` judges it, its progress, and the trend of a lag."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from connect.core.model import State, TaskId
-from connectors.flow_progress import NOTHING_KNOWN, UNKNOWN, Contact, FlowLag, furthest, is_stopped, together
+from connectors.flow_progress import (
+    NOTHING_KNOWN,
+    UNKNOWN,
+    Contact,
+    FlowLag,
+    PartitionView,
+    furthest,
+    is_stopped,
+    together,
+)
 from connectors.flow_verified import VerifiedFacts
 from connectors.formats.types import FlowName, TopicPartition, Wired
 
@@ -131,6 +140,68 @@ class PartitionFacts(Wired):
     state: str
     reason: str
     advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Several partitions of a flow together; ``topics`` are the source's.
+
+    ``records``, ``bytes``, ``batches`` (by kind) and ``skipped`` records count since the tasks started; ``lag_ms`` is
+    the largest of the partitions. ``not_copied``: partitions that are stopped or wait.
+    """
+
+    topics: frozenset[str] = frozenset()
+    partitions: int = 0
+    records: int = 0
+    bytes: int = 0
+    batches: Mapping[str, int] = field(default_factory=dict)
+    skipped: int = 0
+    lag_records: int = 0
+    lag_ms: int = 0
+    not_copied: tuple[PartitionFacts, ...] = ()
+
+    @classmethod
+    def of(cls, views: Sequence[PartitionView]) -> Tally:
+        batches: Counter[str] = Counter()
+        for view in views:
+            batches.update(view.batches)
+        return cls(
+            frozenset(view.source_topic for view in views),
+            len(views),
+            sum(view.records for view in views),
+            sum(view.bytes for view in views),
+            batches,
+            sum(view.skipped for view in views),
+            sum(view.lag_records for view in views),
+            max((view.lag_ms for view in views), default=0),
+            tuple(PartitionFacts(view.source, view.state, view.reason) for view in views if view.reason),
+        )
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            self.topics | other.topics,
+            self.partitions + other.partitions,
+            self.records + other.records,
+            self.bytes + other.bytes,
+            Counter(self.batches) + Counter(other.batches),
+            self.skipped + other.skipped,
+            self.lag_records + other.lag_records,
+            max(self.lag_ms, other.lag_ms),
+            self.not_copied + other.not_copied,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FlowProgress:
+    """One flow: ``state`` is ``starting``, ``running``, ``recovering``, ``stopped`` or ``failed``; ``at_ms``: when this
+    was read, since 1970."""
+
+    flow: FlowName
+    state: str
+    spark_epoch: int
+    tally: Tally
+    contact: Contact = NOTHING_KNOWN
+    at_ms: int = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

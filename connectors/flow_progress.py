@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from heapq import nsmallest
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from connect.api.source import EngineMeter
 from connect.core.metrics import Windowed
@@ -208,14 +208,15 @@ def lag_of(
     )
 
 
-def together(lags: Iterable[PartitionLag]) -> Lag:
+def together(lags: Iterable[PartitionLag], at_rest: int = 0) -> Lag:
+    """Return ``lags`` together, and as many partitions ``at_rest``, for which nothing waits."""
     each = list(lags)
     known = [one.bytes for one in each if one.bytes >= 0]
     is_known = all(one.records >= 0 for one in each)
     return Lag(
-        len(each),
+        len(each) + at_rest,
         sum(one.records for one in each) if is_known else -1,
-        sum(known) if known or not each else -1,
+        sum(known) if known or at_rest or not each else -1,
         max((one.ms for one in each), default=0) if is_known else -1,
         sum(one.lost for one in each),
     )
@@ -273,58 +274,6 @@ class PartitionView(OfPair):
     changed: int = 0
 
 
-class _Viewed(Protocol):
-    def view(self, now_ms: int) -> Iterable[PartitionView]:
-        """Return a view of every partition."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Views:
-    """The partitions of several tasks, as they are during iteration."""
-
-    tasks: Sequence[_Viewed]
-    now_ms: int
-
-    def __iter__(self) -> Iterator[PartitionView]:
-        return (view for task in self.tasks for view in task.view(self.now_ms))
-
-    def __bool__(self) -> bool:
-        return next(iter(self), None) is not None
-
-
-@dataclass(frozen=True, slots=True)
-class FlowProgress:
-    """One flow: ``state`` is ``starting``, ``running``, ``recovering``, ``stopped`` or ``failed``.
-
-    ``partitions`` may be iterated repeatedly; each view is made on request. ``at_ms``: when the snapshot was taken,
-    since 1970.
-    """
-
-    flow: FlowName
-    state: str
-    spark_epoch: int
-    partitions: Iterable[PartitionView]
-    contact: Contact = NOTHING_KNOWN
-    at_ms: int = UNKNOWN
-
-    @property
-    def records(self) -> int:
-        return sum(one.records for one in self.partitions)
-
-    @property
-    def bytes(self) -> int:
-        return sum(one.bytes for one in self.partitions)
-
-    @property
-    def skipped(self) -> int:
-        return sum(one.skipped for one in self.partitions)
-
-    @property
-    def lag_records(self) -> int:
-        return sum(one.lag_records for one in self.partitions)
-
-
 @dataclass(frozen=True, slots=True)
 class Resting:
     """A partition whose task is here and does not run, or that no task has (None), because its connector is STOPPED;
@@ -346,6 +295,13 @@ class LagSnapshot:
     lags: Mapping[TopicPartition, PartitionLag]
     resting: tuple[Resting, ...]
     is_stopped: bool = False
+    #: Those of ``lags`` for which something may wait; None: all of them.
+    waiting: Mapping[TopicPartition, PartitionLag] | None = None
+
+    def whole(self) -> Lag:
+        """Return the lag of all partitions, which takes the time of those for which something may wait."""
+        waiting = self.lags if self.waiting is None else self.waiting
+        return together(waiting.values(), at_rest=len(self.lags) - len(waiting))
 
     def lag_of(self, view: PartitionView, now_ms: int) -> PartitionLag | None:
         """Return the lag of a partition that its task reports now; None if it was not read. No waiting record is older
@@ -423,7 +379,7 @@ class Meters:
         #: When the source last answered a fetch, and the target a produce request, in ms since 1970; -1 for never.
         self.fetched_ms = self.produced_ms = UNKNOWN
         #: Since the task began, of all partitions; batches by reason.
-        self.records = self.bytes = 0
+        self.records = self.bytes = self.skipped = 0
         self.batches: Counter[str] = Counter()
         self._records = self._batches = self._skipped = 0
 
@@ -440,6 +396,7 @@ class Meters:
         meter = self.partitions.setdefault(progress.source, PartitionMeter())
         for first, last, _ in progress.skips:
             self._skipped += last - first + 1
+            self.skipped += last - first + 1
         self.batches.update(progress.batches)
         if not progress.records:
             return

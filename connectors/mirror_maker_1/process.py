@@ -25,7 +25,8 @@ from connect.kafka.group_member import GroupMember, LeftGroup, Membership
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.threads import LeaseThread, PluginThread
 from connectors.control_link.server import LinkServer, LinkSettings
-from connectors.flow_progress import FlowProgress, PartitionView
+from connectors.flow_facts import FlowProgress, Tally
+from connectors.flow_progress import PartitionView
 from connectors.formats.types import FlowName, TopicPartition
 from connectors.mirror_maker_1 import assignors
 from connectors.mirror_maker_1.config import MirrorConsumerSettings, MirrorSettings
@@ -341,7 +342,7 @@ class MirrorMaker1:
     def progress(self) -> list[FlowProgress]:
         """Return a view of every source."""
         return [
-            FlowProgress(flow, "running", 0, [one for stream in streams for one in stream.view()])
+            FlowProgress(flow, "running", 0, Tally.of([one for stream in streams for one in stream.view()]))
             for flow, streams in self._streams.items()
         ]
 

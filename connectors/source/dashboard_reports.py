@@ -17,7 +17,7 @@ from connect.api.source import ConnectorReport, TaskReport
 from connect.core.model import State
 from connect.kafka.concurrency import wall_ms
 from connectors.config.connector_configs import MirrorSourceSettings
-from connectors.dataplane.batches.fetched_batches import DECISIONS
+from connectors.dataplane.batches.fetched_batches import KIND_OF_REASON
 from connectors.flow_progress import PartitionLag, furthest, is_stopped
 from connectors.formats.types import TopicPartition
 from connectors.internal_topics import PartitionState
@@ -33,7 +33,6 @@ SEARCH: Final = "search"
 #: What only the worker of a task knows; see :func:`rates_report`.
 RATES: Final = "rates"
 KINDS: Final = (OVERVIEW, DETAILS, SEARCH)
-_KINDS_OF_BATCHES: Final = {one.reason: str(one.kind) for one in DECISIONS}
 #: Partitions of greatest lag in the details.
 _FURTHEST: Final = 20
 #: Stopped partitions that an overview names.
@@ -134,7 +133,7 @@ def rates_report(host: MirrorHost, name: str) -> dict[str, Any]:
         **_rates_here(host, name),
         "history": host.history_of(name).to_json(),
         "batches": [
-            {"kind": _KINDS_OF_BATCHES.get(reason, ""), "reason": reason, "count": count}
+            {"kind": KIND_OF_REASON.get(reason, ""), "reason": reason, "count": count}
             for reason, count in batches.most_common()
         ],
         "spark": _spark(host, name),

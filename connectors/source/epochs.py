@@ -78,6 +78,7 @@ class Reconfiguring:
         joins: Joins,
     ) -> None:
         self.wanted = tuple(wanted)
+        ledger.want(self.wanted)
         #: Whether the current producer has a transactional id.
         self.is_fencing = True
         self._name = name
@@ -98,11 +99,12 @@ class Reconfiguring:
     @property
     def takes_over(self) -> bool:
         """Whether a takeover is due between this slice and the next."""
-        return self._is_back or any(entry.is_recovering for entry in self._ledger.entries.values())
+        return self._is_back or any(entry.is_recovering for entry in self._ledger.apart.values())
 
     def want(self, partitions: Sequence[TopicPartition]) -> None:
         """Copy only these partitions from the next slice on."""
         self.wanted = tuple(partitions)
+        self._ledger.want(self.wanted)
         self.look()
 
     def look(self) -> None:
@@ -116,7 +118,7 @@ class Reconfiguring:
             self._written.clear()
         for entry in self._ledger.entries.values():
             if entry.state == STARTING:
-                entry.state = RUNNING
+                entry.become(RUNNING)
             if entry.is_copied:
                 entry.was_copied = True
                 self._written.add(entry.pair.target)
@@ -170,19 +172,19 @@ class Reconfiguring:
         return max(self._changed_s + _TOGETHER_S, self._began_s + _APART_S)
 
     def _has_changed(self) -> bool:
-        wanted = set(self.wanted)
-        return self.takes_over or any(
-            entry.state == STARTING or not (entry.is_leaving or source in wanted)
-            for source, entry in self._ledger.entries.items()
+        return (
+            self.takes_over
+            or any(entry.state == STARTING for entry in self._ledger.apart.values())
+            or any(not entry.is_leaving for entry in self._ledger.unwanted.values())
         )
 
     async def _step(self, handle: SliceHandle) -> float:
         """Take one step; return in how many seconds to look again."""
         await self._look_for_waiting()
         await self._joins.store_left()
-        missing = [source for source in self.wanted if source not in self._ledger.entries]
+        missing = self._ledger.missing
         self._waits_since = {source: since for source, since in self._waits_since.items() if source in missing}
-        return await self._take_in(handle, missing) if missing else _LOOK_S
+        return await self._take_in(handle, list(missing)) if missing else _LOOK_S
 
     async def _look_for_waiting(self) -> None:
         """Check whether a waiting partition can be taken over. Read the stored positions of long waiting ones again,
@@ -213,7 +215,7 @@ class Reconfiguring:
         if joining.entries:
             await self._joins.join(handle, joining, starts)
         for ledger in (held, joining):
-            self._ledger.entries.update(ledger.entries)
+            self._ledger.take_in(ledger)
             self._waiting.add({entry.pair.source: starts[entry.pair.source] for entry in ledger.waiting()})
         if joining.entries:
             log.info("%s: its next slice copies %s as well", self._name, named(joining.entries))

@@ -149,11 +149,11 @@ class ExactlyOnceTask(MirrorSourceTask):
         """Commit the open transaction with all reported progress; do nothing if there is none."""
         async with self._committing:
             identity = self._transactions.identity
-            taken = in_turns(self._ledger.take_commits())
+            taken = in_turns(self.ledger.take_commits())
             if commits := [self._atomic(commit, *identity) async for commit in taken]:
                 await self._write(commits)
                 async for commit in in_turns(commits):
-                    self._ledger.commit_succeeded(commit)
+                    self.ledger.commit_succeeded(commit)
         committed, self._unsynced = self._unsynced, []
         async for source, runs in in_turns(committed):
             super()._sync(source, runs)
@@ -201,10 +201,10 @@ class ExactlyOnceTask(MirrorSourceTask):
     async def _take_over(self) -> tuple[Takeover, Mapping[TopicPartition, Start]]:
         if self._is_settled:
             await self._commit()
-            await self._ledger.committed_with_records()
+            await self.ledger.committed_with_records()
         else:
             self._loaded = False
-            self._ledger.forget_unstored()
+            self.ledger.forget_unstored()
             self._unsynced.clear()
         takeover, starts = await super()._take_over()
         if not takeover.transactional_id:

@@ -49,7 +49,9 @@ class MirrorSourceTask:
         self._settings = settings
         self._services = services
         self._store = store
-        self._ledger = Ledger((), Cadence(flush_s=settings.flush_interval_ms / 1000))
+        self.ledger = Ledger((), Cadence(flush_s=settings.flush_interval_ms / 1000))
+        #: The partitions that moved since the watch of the lag has looked at them; it removes them.
+        self.news = self.ledger.reader()
         #: The slice that copies, and whether it is on hold.
         self._slice: SliceHandle | None = None
         self._is_held = False
@@ -74,7 +76,7 @@ class MirrorSourceTask:
             is_countable=not (settings.slice.transform_sql or settings.slice.chain or settings.slice.skip_refused),
         )
         self._changes = Reconfiguring(
-            self._name, settings.transactional_id, settings.partitions, self._ledger, store, self._waiting, self
+            self._name, settings.transactional_id, settings.partitions, self.ledger, store, self._waiting, self
         )
 
     @property
@@ -83,12 +85,12 @@ class MirrorSourceTask:
 
     def target_topic(self, source: TopicPartition) -> str:
         """Return the topic that a source partition is copied to."""
-        entry = self._ledger.entries.get(source)
+        entry = self.ledger.entries.get(source)
         return entry.pair.target.topic if entry else self._settings.remote_topic(source.topic)
 
     def view(self, now_ms: int) -> Iterator[PartitionView]:
         """Yield a view of each partition, made one by one because there may be thousands."""
-        return (entry.view(now_ms) for entry in list(self._ledger.entries.values()))
+        return (entry.view(now_ms) for entry in list(self.ledger.entries.values()))
 
     def reconfigure(self, partitions: tuple[TopicPartition, ...]) -> None:
         """Copy these partitions from the next slice on, which starts soon."""
@@ -103,7 +105,7 @@ class MirrorSourceTask:
     async def run(self) -> None:
         """Copy until :meth:`stop`. Raises errors that a retry cannot fix, such as Superseded or missing rights."""
         scope = Scope(self._name)
-        trim = trim_forever(self._services.clusters.target, lambda: self._ledger, self._name)
+        trim = trim_forever(self._services.clusters.target, self.ledger, self._name)
         work = {
             scope.spawn(self._commit_forever(), f"commit {self._name}"),
             scope.spawn(self._copy_until_stopped(), f"copy {self._name}"),
@@ -115,7 +117,7 @@ class MirrorSourceTask:
             for task in done:
                 task.result()
             if self._has_ended:
-                await self._ledger.hand_over()
+                await self.ledger.hand_over()
             await self._commit_rest()
             self.state = "stopped"
         except BaseException:
@@ -127,14 +129,14 @@ class MirrorSourceTask:
 
     def _watched_states(self, scope: Scope) -> list[asyncio.Task[None]]:
         """Record which partitions are not copied; end the task if none is left that could be."""
-        notes = StateNotes(self._name, self._services.states, self._settled_entries)
+        notes = StateNotes(self._name, self._services.states, self._settled)
 
         async def settle() -> None:
             await self._commit()
             await notes.note()
 
-        returning = look_for_recreated(self._services.clusters, self._settled_entries, self._stopped)
-        ending = end_when_all_stopped(self._name, self._all_entries, settle, self._may_return)
+        returning = look_for_recreated(self._services.clusters, self._settled_apart, self._stopped)
+        ending = end_when_all_stopped(self._name, self._settled, settle, self._may_return)
         return [
             scope.spawn(ending, f"stopped partitions of {self._name}"),
             scope.spawn(notes.keep(), f"states of {self._name}"),
@@ -145,14 +147,12 @@ class MirrorSourceTask:
         """Return whether a stopped partition continues by itself once its topic is recreated."""
         return is_gone(entry) and self._settings.gap_policy.on_topic_recreated is not OnTopicRecreated.FAIL
 
-    def _settled_entries(self) -> Collection[Entry]:
-        """Return all entries, but none during a takeover, because their states are not decided then."""
-        return tuple(self._ledger.entries.values()) if self.state == "running" and not self._is_taking_over else ()
+    def _settled(self) -> Ledger | None:
+        """Return the ledger, but none during a takeover, because the states of its entries are not decided then."""
+        return self.ledger if self.state == "running" and not self._is_taking_over else None
 
-    def _all_entries(self) -> Collection[Entry]:
-        """Return the settled entries, but none while a partition has yet to join."""
-        is_whole = set(self._settings.partitions) <= set(self._ledger.entries)
-        return self._settled_entries() if is_whole else ()
+    def _settled_apart(self) -> Collection[Entry]:
+        return () if (ledger := self._settled()) is None else ledger.apart.values()
 
     @property
     def _name(self) -> str:
@@ -176,10 +176,10 @@ class MirrorSourceTask:
 
     async def _copy(self) -> None:
         """Take over and copy until a clean end. Raises :class:`SliceLost` if a slice is lost."""
-        if not self._loaded and set(self._ledger.entries) != set(self._settings.partitions):
-            self._ledger.clear()
+        if not self._loaded and (self.ledger.missing or self.ledger.unwanted):
+            self.ledger.clear()
             async for pair in in_turns(await self._before_stop(self._pairs())):
-                self._ledger.enter([pair])
+                self.ledger.enter([pair])
         handle = self._new_slice()
         following: asyncio.Task[SliceHandle] | None = None
         scope = Scope(self._name)
@@ -188,14 +188,14 @@ class MirrorSourceTask:
             producer, marked = await self._before_stop(self._prepare(handle, opening))
             claimed_s = time.monotonic()
             while True:
-                await self._ledger.leave(self._changes.wanted)
-                await self._go(handle, producer, self._ledger.plans(marked))
+                await self.ledger.leave(self._changes.wanted)
+                await self._go(handle, producer, self.ledger.plans(marked))
                 self._changes.began(producer)
                 self.epoch, self.state, self._has_ended = handle.epoch, "running", False
                 following = await self._epoch(handle, scope)
                 await self._end_epoch(handle)
                 self._has_ended = True
-                await self._ledger.leave(self._changes.wanted)  # else a takeover could treat them as ours
+                await self.ledger.leave(self._changes.wanted)  # else a takeover could treat them as ours
                 self._defects.forget()
                 if following is not None:
                     await asyncio.wait({following, self._stopping}, return_when="FIRST_COMPLETED")
@@ -241,11 +241,11 @@ class MirrorSourceTask:
         await opening
         self._producer = takeover.producer
         self._changes.is_fencing = bool(takeover.transactional_id)
-        await self._begin(handle, takeover, self._ledger)
+        await self._begin(handle, takeover, self.ledger)
         self._loaded = True
-        self._waiting.keep(self._ledger.waiting(), starts)
+        self._waiting.keep(self.ledger.waiting(), starts)
         self._is_taking_over = False
-        for entry in self._ledger.waiting():
+        for entry in self.ledger.waiting():
             log.warning("%s: %s waits: %s; the others are copied", self._name, entry.pair.source, entry.reason)
         return takeover.producer, {plan.source for plan in takeover.plans if plan.pipelined}
 
@@ -264,12 +264,12 @@ class MirrorSourceTask:
 
     async def store_left(self) -> None:
         """Store the positions of partitions that are no longer copied here, for the task that waits for them."""
-        if leaving := self._ledger.leaving():
+        if leaving := self.ledger.leaving():
             if self._services.syncs is not None:
                 await self._services.syncs.leave(leaving)
             await self._commit()
             for source in leaving:
-                self._ledger.drop(source)
+                self.ledger.drop(source)
             log.info("%s: no longer copies %s", self._name, named(leaving))
 
     async def join(self, handle: SliceHandle, joining: Ledger, starts: Mapping[TopicPartition, Start]) -> None:
@@ -277,10 +277,10 @@ class MirrorSourceTask:
         await self._begin(handle, await self._plan(joining, starts, self._producer), joining)
         for entry in joining.entries.values():
             if entry.is_copied:
-                entry.state = STARTING
+                entry.become(STARTING)
 
     def _known_pairs(self) -> list[tuple[TopicPartition, TopicPartition]]:
-        return [(entry.pair.source, entry.pair.target) for entry in self._ledger.going()]
+        return [(entry.pair.source, entry.pair.target) for entry in self.ledger.going()]
 
     def _new_slice(self) -> SliceHandle:
         services = self._services
@@ -290,7 +290,7 @@ class MirrorSourceTask:
         return handle
 
     async def _take_over(self) -> tuple[Takeover, Mapping[TopicPartition, Start]]:
-        known = {entry.pair.source: entry for entry in self._ledger.going()}
+        known = {entry.pair.source: entry for entry in self.ledger.going()}
         if not self._loaded:
             starts = await self.fence_predecessors(await self._changes.wait_for_others(await self._load(list(known))))
         else:
@@ -299,7 +299,7 @@ class MirrorSourceTask:
                 source: self._waiting.starts.get(source) or start_of(entry, has_ended=self._has_ended)
                 async for source, entry in in_turns(known.items())
             }
-        return await self._plan(self._ledger, starts), starts
+        return await self._plan(self.ledger, starts), starts
 
     async def _plan(
         self, ledger: Ledger, starts: Mapping[TopicPartition, Start], running: ProducerIdAndEpoch | None = None
@@ -319,7 +319,7 @@ class MirrorSourceTask:
             initial_group=self._settings.initial_group,
             transaction_timeout_ms=self._settings.transaction_timeout_ms,
             # Others may join later, so a slice may start with no partition at all.
-            may_all_wait=running is None and not set(self._changes.wanted) <= set(ledger.entries),
+            may_all_wait=running is None and bool(self.ledger.missing),
         )
         for entry in known:
             if entry.is_stopped:
@@ -364,7 +364,7 @@ class MirrorSourceTask:
             if plan.proof is None:
                 counts.passed(ledger.begin(plan.source, position_of(plan, *takeover.writer_of(plan))))
         ledger.abandon(self._changes.wanted)
-        await (self._commit() if ledger is self._ledger else self._commit_of(ledger))
+        await (self._commit() if ledger is self.ledger else self._commit_of(ledger))
 
     async def _epoch(self, handle: SliceHandle, scope: Scope) -> asyncio.Task[SliceHandle] | None:
         """Copy until the epoch is over; return the task that opens the next slice, or None to stop. It has opened it by
@@ -405,17 +405,17 @@ class MirrorSourceTask:
 
     def _progressed(self, progress: PartitionProgress) -> None:
         self._skip_log.add(progress.source, progress.skips)
-        if late := self._ledger.late_records(progress):
+        if late := self.ledger.late_records(progress):
             partition_notes.log_late_records(str(self.flow), progress.source, late)
             self.meters.takeovers.may_double += late
         self.meters.apply(progress, wall_ms())
         if progress.records:
             self._services.topic_used(self.target_topic(progress.source))
-        stopped = self._ledger.apply(progress)
+        stopped = self.ledger.apply(progress)
         self._hold_if_full()
         self._sync(progress.source, progress.runs)
         if stopped:
-            self._stopped(self._ledger.entries[progress.source], has_drained=True)
+            self._stopped(self.ledger.entries[progress.source], has_drained=True)
 
     def _stopped(self, entry: Entry, *, has_drained: bool = False) -> None:
         """Handle an entry that has just stopped; ``has_drained``: whether all that was sent of it is acknowledged."""
@@ -439,14 +439,14 @@ class MirrorSourceTask:
             self._tell()
             if self._loaded:
                 try:
-                    await self._commit_of(self._ledger, time.monotonic())
+                    await self._commit_of(self.ledger, time.monotonic())
                 except RetriableError as error:
                     waits = "copying is paused; " if self._is_held else ""
                     log.warning("%s: positions could not be stored: %s; %sretrying", self._name, error, waits)
 
     async def _commit(self) -> None:
         """Store everything."""
-        await self._commit_of(self._ledger)
+        await self._commit_of(self.ledger)
 
     async def _commit_rest(self) -> None:
         """Store everything except partitions that another task has taken meanwhile."""
@@ -491,7 +491,7 @@ class MirrorSourceTask:
 
     def _hold_if_full(self) -> None:
         """Put the slice on hold while too much is copied and not stored."""
-        is_full = self._ledger.must_wait()
+        is_full = self.ledger.must_wait()
         if self._slice is None or is_full == self._is_held:
             return
         self._is_held = is_full

@@ -22,20 +22,9 @@ from connectors.config.client_config import FlowClients
 from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.connector_base import WrittenLatencies
 from connectors.control_link.server import LinkServer, LinkSettings
-from connectors.flow_facts import Trend
+from connectors.flow_facts import FlowProgress, Tally, Trend
 from connectors.flow_history import Copied, FlowHistory
-from connectors.flow_progress import (
-    NOTHING_KNOWN,
-    UNKNOWN,
-    Contact,
-    FlowLag,
-    FlowProgress,
-    LagSnapshot,
-    Meters,
-    Takeovers,
-    Views,
-    together,
-)
+from connectors.flow_progress import NOTHING_KNOWN, UNKNOWN, Contact, FlowLag, LagSnapshot, Meters, Takeovers
 from connectors.flow_verified import VerifiedFacts
 from connectors.formats.types import FlowName, TopicPartition
 from connectors.internal_topics import PartitionState
@@ -223,7 +212,7 @@ class MirrorHost:
             flow=flow,
             state=_state([task.state for task in tasks]),
             spark_epoch=max((task.epoch for task in tasks), default=0),
-            partitions=Views(tasks, now_ms),
+            tally=sum((task.ledger.tally(task.meters, now_ms) for task in tasks), Tally()),
             contact=self.contact(name),
             at_ms=now_ms,
         )
@@ -257,7 +246,7 @@ class MirrorHost:
     def sample(self, name: str) -> None:
         """Add a sample to the history of the connector ``name``."""
         seen, is_known = self.seen.get(name), self.contact(name).knows_lag
-        lag = together(seen.lags.values()) if seen is not None and is_known else None
+        lag = seen.whole() if seen is not None and is_known else None
         self.history_of(name).observe(wall_ms(), self.copied(name), lag)
 
     def forget(self, name: str) -> None:

@@ -32,7 +32,8 @@ from connect.cli.rates import RateMeter, flow_line, is_idle, verdict_of
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.concurrency import Pauses, first_of, is_set_within, unless
 from connect.kafka.tracing import configure_tracing
-from connectors.flow_progress import Contact, FlowProgress
+from connectors.flow_facts import FlowProgress
+from connectors.flow_progress import Contact
 
 if TYPE_CHECKING:
     from connect.cli.daemons.mirror_process import MirrorMaker
@@ -266,8 +267,8 @@ async def log_summaries(progress: Callable[[], list[FlowProgress]], contacts: Ca
     clock = asyncio.get_running_loop().time
     warned_s: dict[tuple[FlowName, str], float] = {}  # by flow, and why it copies nothing
     while True:
-        for rates in await meter.observe(clock(), progress()):
-            verdict, level = verdict_of(rates), logging.INFO
+        for rates in meter.observe(clock(), progress()):
+            verdict, level = verdict_of(rates.progress), logging.INFO
             said = rates.flow, verdict.sentence
             if is_idle(verdict) and clock() - warned_s.get(said, float("-inf")) >= IDLE_WARNING_S:
                 warned_s[said], level = clock(), logging.WARNING

@@ -29,11 +29,11 @@ from connect.runtime.herder.rest_herder import RuntimeHerder
 from connect.runtime.plugins.plugin_registry import Plugins, check_worker
 from connectors.checkpoint.connector import objections
 from connectors.config.mm2_properties import Connector, Flow
-from connectors.flow_progress import FlowProgress
+from connectors.flow_facts import FlowProgress
 from connectors.plugins import mirror_plugins
+from connectors.source.lag_watch import LagWatch
 from connectors.source.positions.partition_notes import PartitionsStopped
 from connectors.source.worker_context import MirrorHost, SharedSpark
-from connectors.source.worker_metrics import LagWatch
 
 log = logging.getLogger(__name__)
 
@@ -175,7 +175,7 @@ class FlowWorker:
         """Return the progress of what this node copies of the flow."""
         name, snapshot = Connector.SOURCE.value, self.worker.core.snapshot
         found = self.host.progress(name, self.flow.name, now_ms)
-        if found.partitions or name not in snapshot.connectors():
+        if found.tally.partitions or name not in snapshot.connectors():
             return found
         state, status = snapshot.target_state(name), self.worker.statuses.log.status(name)
         if state is not TargetState.STARTED:

@@ -305,5 +305,5 @@ async def _log_summaries(maker: MirrorMaker1) -> None:
     clock = asyncio.get_running_loop().time
     while True:
         await asyncio.sleep(SUMMARY_INTERVAL_S)
-        for rates in await meter.observe(clock(), maker.progress()):
+        for rates in meter.observe(clock(), maker.progress()):
             logger.info("%s", flow_line(rates))

@@ -19,7 +19,8 @@ from connect.runtime.event_loop_monitor import LoopWatch, collect_rarely
 from connect.runtime.herder.driver import WorkerFailed
 from connectors.config.mm2_properties import Connector, Flow, MirrorMakerConfig, mirrored
 from connectors.control_link.server import LISTENER_KEY, LinkSettings
-from connectors.flow_progress import Contact, FlowProgress
+from connectors.flow_facts import FlowProgress
+from connectors.flow_progress import Contact
 from connectors.source.worker_context import SharedSpark
 from connectors.spark.engine import SparkEngine
 

@@ -67,6 +67,7 @@ DECISIONS: Final = (
     EMPTY,
     BEHIND,
 )
+KIND_OF_REASON: Final = {decision.reason: str(decision.kind) for decision in DECISIONS}
 
 
 def decide(header: BatchHeader, position: int, aborted: bool, max_message_bytes: int) -> Decision:

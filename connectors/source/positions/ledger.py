@@ -1,14 +1,18 @@
 """Track a task's partitions: acknowledged positions, runs that are not stored yet, when to store them, and counts.
 
+There may be thousands of partitions, most of them idle. So whatever changes an entry calls :attr:`Entry.moved`. The
+ledger then sorts that entry by what regular looks ask for, and their cost is that of the partitions that moved.
+
 The ledger also trims the offset map below the targets' log start offsets. At long intervals it requests these, one
-request per leader, and the trim is part of the next commit of each partition. Idle partitions need no trim, because
-their maps do not grow.
+request per leader, for the partitions that moved since, and the trim is part of the next commit of each. Idle
+partitions need no trim, because their maps do not grow.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn
@@ -18,16 +22,15 @@ from connect.kafka.cluster import Cluster, ClusterMetadata
 from connect.kafka.concurrency import in_turns
 from connect.kafka.log.offsets import EARLIEST, list_offsets
 from connectors.control_link.protocol import PartitionPlan, PartitionProgress
-from connectors.dataplane.batches import fetched_batches
+from connectors.dataplane.batches.fetched_batches import KIND_OF_REASON
 from connectors.dataplane.batches.outgoing_batches import append_run
-from connectors.flow_progress import is_stopped
+from connectors.flow_facts import PartitionFacts, Tally
+from connectors.flow_progress import Meters, is_stopped
 from connectors.formats.gap import Gap
 from connectors.formats.position import Position
 from connectors.formats.types import RUNNING, Run, TopicPartition
-from connectors.source.positions.partition_pairs import LEAVING, Entry, PartitionPair, plan_of
+from connectors.source.positions.partition_pairs import LEAVING, Entry, PartitionPair, plan_of, unnoted
 from connectors.source.positions.stored_positions import Commit, CommitScope
-
-_KIND_OF_REASON: Final = {decision.reason: str(decision.kind) for decision in fetched_batches.DECISIONS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +59,29 @@ MAX_UNSTORED_BYTES: Final = 256 * 1024 * 1024
 MAX_UNSTORED_RECORDS: Final = 2**29
 
 
+#: Entries that a look concerns, by source partition.
+Some = dict[TopicPartition, Entry]
+
+
 class Ledger:
     """The entries of one task, by source partition."""
 
     def __init__(self, pairs: Iterable[PartitionPair], cadence: Cadence | None = None) -> None:
-        self.entries: dict[TopicPartition, Entry] = {}
+        self.entries: Some = {}
+        #: Entries that no slice copies, for any reason.
+        self.apart: Some = {}
+        #: Entries with records at the source that are not copied yet, as far as slices have reported.
+        self.behind: Some = {}
+        self._unstored: Some = {}
+        #: Entries of which the last commit did not write everything.
+        self._incomplete: Some = {}
+        self._sorted = (self.apart, self.behind, self._unstored, self._incomplete)
+        self._readers: list[dict[TopicPartition, None]] = []
+        self._topics: Counter[str] = Counter()
+        self._wanted: dict[TopicPartition, None] | None = None
+        #: Partitions that are wanted and have no entry; entries that are not wanted, as of the last :meth:`want`.
+        self.missing: dict[TopicPartition, None] = {}
+        self.unwanted: Some = {}
         self._cadence = cadence or Cadence()
         self._completed_s = self._flushed_s = self._stored_s = float("-inf")
         self._unstored_bytes = 0
@@ -68,12 +89,74 @@ class Ledger:
         self.enter(pairs)
 
     def enter(self, pairs: Iterable[PartitionPair]) -> None:
-        self.entries.update((pair.source, Entry(pair)) for pair in pairs)
+        for pair in pairs:
+            self._add(Entry(pair))
+
+    def take_in(self, other: Ledger) -> None:
+        """Add the entries of another ledger, which is not used again."""
+        for entry in other.entries.values():
+            self._add(entry)
 
     def clear(self) -> None:
-        self.entries.clear()
-        self._unstored_bytes = 0
-        self._too_long.clear()
+        for source in list(self.entries):
+            self.drop(source)
+
+    def want(self, partitions: Iterable[TopicPartition]) -> None:
+        """Compare the entries with what the task has to copy, from now on."""
+        self._wanted = dict.fromkeys(partitions)
+        self.missing = {source: None for source in self._wanted if source not in self.entries}
+        self.unwanted = {source: entry for source, entry in self.entries.items() if source not in self._wanted}
+
+    def reader(self) -> dict[TopicPartition, None]:
+        """Return a set that gets the source of each entry that is added, moves or is dropped, at first that of all.
+        Its owner removes them."""
+        reader = dict.fromkeys(self.entries)
+        self._readers.append(reader)
+        return reader
+
+    def tally(self, meters: Meters, now_ms: int) -> Tally:
+        """Return all partitions together; ``meters`` has what was counted of them."""
+        batches: Counter[str] = Counter()
+        for reason, count in meters.batches.items():
+            batches[KIND_OF_REASON[reason]] += count
+        return Tally(
+            frozenset(self._topics),
+            len(self.entries),
+            meters.records,
+            meters.bytes,
+            batches,
+            meters.skipped,
+            sum(entry.lag_records for entry in self.behind.values()),
+            max((entry.lag_ms(now_ms) for entry in self.behind.values()), default=0),
+            tuple(
+                PartitionFacts(source, entry.state, entry.reason)
+                for source, entry in self.apart.items()
+                if entry.reason
+            ),
+        )
+
+    def _add(self, entry: Entry) -> None:
+        source = entry.pair.source
+        self._topics[source.topic] += source not in self.entries
+        self.entries[source] = entry
+        self.missing.pop(source, None)
+        if self._wanted is not None and source not in self._wanted:
+            self.unwanted[source] = entry
+        entry.moved = self._moved
+        self._moved(entry)
+
+    def _moved(self, entry: Entry) -> None:
+        self._sort(entry)
+        for reader in self._readers:
+            reader[entry.pair.source] = None
+
+    def _sort(self, entry: Entry) -> None:
+        is_in = (not entry.is_copied, entry.lag_records > 0, entry.is_dirty, entry.written < CommitScope.ALL)
+        for some, belongs in zip(self._sorted, is_in, strict=True):
+            if belongs:
+                some[entry.pair.source] = entry
+            else:
+                some.pop(entry.pair.source, None)
 
     def going(self) -> list[Entry]:
         """Return the entries that are neither stopped nor leaving."""
@@ -86,7 +169,7 @@ class Ledger:
         leaving = [entry for source, entry in self.entries.items() if source not in kept]
         async for entry in in_turns(leaving):
             entry.hand_over()
-            entry.state = LEAVING
+            entry.become(LEAVING)
 
     def abandon(self, wanted: Collection[TopicPartition]) -> None:
         """Forget positions of entries that are not ``wanted`` and that no slice of this task has copied, because their
@@ -95,21 +178,32 @@ class Ledger:
             entry = self.entries[source]
             if not entry.was_copied:
                 entry.position, entry.runs, entry.passing = None, [], None
-                entry.state = LEAVING
+                entry.become(LEAVING)
 
     def leaving(self) -> list[TopicPartition]:
         """Return the partitions that are no longer copied here and have to be stored."""
-        return [source for source, entry in self.entries.items() if entry.is_leaving]
+        return [source for source, entry in self.apart.items() if entry.is_leaving]
 
     def drop(self, source: TopicPartition) -> None:
-        self._unstored_bytes -= self.entries.pop(source).unstored_bytes
+        entry = self.entries.pop(source)
+        entry.moved = unnoted
+        self._unstored_bytes -= entry.unstored_bytes
         self._too_long.discard(source)
+        self._topics[source.topic] -= 1
+        if not self._topics[source.topic]:
+            del self._topics[source.topic]
+        for some in (*self._sorted, self.unwanted):
+            some.pop(source, None)
+        if self._wanted and source in self._wanted:
+            self.missing[source] = None
+        for reader in self._readers:
+            reader[source] = None
 
     def apply(self, progress: PartitionProgress) -> str:
         """Apply a slice's report; return the reason if the partition has just stopped."""
         entry = self.entries[progress.source]
         assert entry.position is not None, "a slice reports only on partitions of its plans"
-        entry.position = replace(
+        position = replace(
             entry.position,
             next_source_offset=progress.next_source_offset,
             source_leader_epoch=progress.last_source_epoch,
@@ -118,7 +212,11 @@ class Ledger:
             is_handed_over=False,
             is_last_ours=entry.position.is_last_ours or progress.target_end != entry.position.target_end,
         )
-        entry.is_dirty = True
+        # Each slice reports all partitions at first, to say where their logs end, which moves nothing.
+        has_moved = position != entry.position
+        if has_moved:
+            entry.position, entry.is_dirty = position, True
+        has_moved |= progress.high_watermark != entry.high_watermark
         entry.high_watermark = progress.high_watermark
         entry.timestamp_ms = max(entry.timestamp_ms, progress.timestamp_ms)
         entry.records += progress.records
@@ -127,12 +225,14 @@ class Ledger:
         if entry.unstored_records >= MAX_UNSTORED_RECORDS:
             self._too_long.add(progress.source)
         for reason, count in progress.batches.items():
-            entry.batches[_KIND_OF_REASON[reason]] += count
+            entry.batches[KIND_OF_REASON[reason]] += count
         for run in progress.runs:
             append_run(entry.runs, run)
         entry.dropped += progress.dropped
         entry.changed += progress.changed
         entry.skipped += sum(last - first + 1 for first, last, _ in progress.skips)
+        if has_moved:
+            self._moved(entry)
         if progress.state != RUNNING and not entry.is_stopped:
             entry.stop(progress.reason, progress.state, progress.gap)
             return progress.reason
@@ -147,9 +247,10 @@ class Ledger:
         entry.target_log_start = None  # it may be another log
         entry.position = position
         entry.is_dirty = True
-        entry.state, entry.reason, entry.gap = RUNNING, "", None
+        entry.reason, entry.gap = "", None
         for run in runs:
             append_run(entry.runs, run)
+        entry.become(RUNNING)
         if entry.passing is None:
             return None
         entry.lost += entry.passing.gap.lost_offsets
@@ -176,8 +277,9 @@ class Ledger:
 
     def forget_unstored(self) -> None:
         """Drop progress since the last commit, because its transaction was aborted."""
-        for entry in self.entries.values():
+        for entry in list(self._unstored.values()):
             entry.is_dirty, entry.runs = False, []
+            self._sort(entry)
 
     def plans(self, pipelined: Collection[TopicPartition] = ()) -> Iterator[PartitionPlan]:
         """Yield plans, made one by one, that continue at the acknowledged positions, under their producer.
@@ -187,8 +289,14 @@ class Ledger:
         """
         return (plan_of(entry, entry.pair.source in pipelined) for entry in self.going() if not entry.holds_back)
 
+    def stand_still(self, has_ended: Callable[[Entry], bool]) -> bool:
+        """Return whether the task has all its partitions, at least one, and each of them ``has_ended``."""
+        if self.missing or not self.entries or len(self.apart) < len(self.entries):
+            return False
+        return all(has_ended(entry) for entry in self.apart.values())
+
     def waiting(self) -> list[Entry]:
-        return [entry for entry in self.entries.values() if entry.is_waiting]
+        return [entry for entry in self.apart.values() if entry.is_waiting]
 
     def take_commits(self, now_s: float | None = None) -> Iterator[Commit]:
         """Yield what to store at ``now_s`` of a monotonic clock; None: everything, for a successor. Call
@@ -201,10 +309,14 @@ class Ledger:
                 entry.runs, entry.passing = [], None
                 entry.taken = entry.bytes, entry.records
                 entry.stored_s = now_s or entry.stored_s
+                self._sort(entry)
                 yield commit
 
     def _unwritten(self, scope: CommitScope) -> list[Entry]:
-        return [entry for entry in self.entries.values() if entry.is_dirty or entry.written < scope]
+        if scope is CommitScope.PROGRESS:
+            return list(self._unstored.values())
+        rest = (entry for entry in self._incomplete.values() if entry.written < scope and not entry.is_dirty)
+        return [*self._unstored.values(), *rest]
 
     def _due(self, now_s: float) -> tuple[CommitScope, list[Entry]]:
         cadence = self._cadence
@@ -252,6 +364,7 @@ class Ledger:
             for run in newer:
                 append_run(entry.runs, run)
             entry.is_dirty = True
+            self._sort(entry)
 
 
 def _commit_of(entry: Entry, position: Position, scope: CommitScope) -> Commit:
@@ -274,15 +387,19 @@ _INTERVAL_S: Final = 300.0
 _SOON_S: Final = 2.0
 
 
-async def trim_forever(target: Cluster, ledger: Callable[[], Ledger], name: str) -> NoReturn:
+async def trim_forever(target: Cluster, ledger: Ledger, name: str) -> NoReturn:
     """Note log start offsets in the ledger, without end; retry failed requests."""
+    moved = ledger.reader()
     while True:
-        asked = False
+        asked, sources = False, list(moved)
+        moved.clear()
+        entries = [entry for source in sources if (entry := ledger.entries.get(source)) and entry.is_copied]
         try:
-            entries = ledger().going()
             asked = bool(entries) and await note_log_starts(target, entries)
         except HeliographError as error:
             log.info("%s: the target's log start offsets are unknown: %s; retrying", name, error)
+        if not asked:
+            moved.update(dict.fromkeys(sources))
         await asyncio.sleep(_INTERVAL_S if asked else _SOON_S)
 
 

@@ -19,8 +19,9 @@ from connectors.control_link.protocol import PartitionPlan
 from connectors.dataplane.batches import error_codes
 from connectors.dataplane.resume import Resumed
 from connectors.formats.position import Position
-from connectors.formats.types import RUNNING, Skip, TopicPartition
+from connectors.formats.types import Skip, TopicPartition
 from connectors.internal_topics import PartitionState, StateRecords
+from connectors.source.positions.ledger import Ledger
 from connectors.source.positions.partition_pairs import Entry
 
 resume_log = logging.getLogger("connectors.source.resume")
@@ -172,16 +173,16 @@ def changes(
     found: dict[TopicPartition, PartitionState | None] = {
         one: state for one, state in states.items() if not state.is_as(noted.get(one))
     }
-    return {**found, **{one: None for one in copied if one in noted}}
+    return {**found, **dict.fromkeys(copied)}
 
 
 class StateNotes:
-    """Stores the states of a task's partitions, if ``records`` is given; ``entries`` returns none during a takeover."""
+    """Stores the states of a task's partitions, if ``records`` is given; ``ledger`` returns none during a takeover."""
 
-    def __init__(self, label: str, records: StateRecords | None, entries: Callable[[], Collection[Entry]]) -> None:
+    def __init__(self, label: str, records: StateRecords | None, ledger: Callable[[], Ledger | None]) -> None:
         self._label = label
         self._records = records
-        self._entries = entries
+        self._ledger = ledger
         self._noted: dict[TopicPartition, PartitionState] | None = None
         self._noting = asyncio.Lock()
         self._said = ""
@@ -209,9 +210,10 @@ class StateNotes:
     async def _note(self, records: StateRecords) -> None:
         if self._noted is None:
             self._noted = await records.load()
-        here = self._entries()
-        states = states_of([entry for entry in here if entry.state != RUNNING], wall_ms())
-        copied = {entry.pair.source for entry in here if entry.is_copied} if self._noted else ()
+        if (here := self._ledger()) is None:
+            return
+        states = states_of(here.apart.values(), wall_ms())
+        copied = [one for one in self._noted if one in here.entries and one not in here.apart]
         if changed := changes(self._noted, states, copied):
             await records.store(changed)
             after = {**self._noted, **changed}
@@ -220,19 +222,19 @@ class StateNotes:
 
 async def end_when_all_stopped(
     label: str,
-    entries: Callable[[], Collection[Entry]],
+    ledger: Callable[[], Ledger | None],
     settle: Callable[[], Awaitable[None]],
     may_return: Callable[[Entry], bool],
 ) -> None:
     """Call ``settle`` to store the states and raise PartitionsStopped if, at two checks in a row, no entry continues by
-    itself. ``entries`` returns none during a takeover. ``may_return``: whether a stopped entry may still continue."""
+    itself. ``ledger`` returns none during a takeover. ``may_return``: whether a stopped entry may still continue."""
     before = False
     while True:
-        here = entries()
-        now = bool(here) and all(entry.is_stopped and not may_return(entry) for entry in here)
-        if now and before:
+        here = ledger()
+        now = here is not None and here.stand_still(lambda entry: entry.is_stopped and not may_return(entry))
+        if here is not None and now and before:
             await settle()
-            raise PartitionsStopped(_reported(label, here))
+            raise PartitionsStopped(_reported(label, here.entries.values()))
         before = now
         await asyncio.sleep(_LOOK_S)
 

@@ -85,9 +85,14 @@ class PartitionPair:
         )
 
 
+def unnoted(_: Entry) -> None:
+    """Note nothing: the entry is in no ledger."""
+
+
 @dataclass(slots=True)
 class Entry:
-    """One partition pair in the ledger. ``position`` is None until the task knows where to start."""
+    """One partition pair in the ledger. ``position`` is None until the task knows where to start. ``moved`` is called
+    after each change of its state or position, so that nothing has to look at all entries for those that changed."""
 
     pair: PartitionPair
     position: Position | None = None
@@ -123,6 +128,16 @@ class Entry:
     dropped: int = 0
     changed: int = 0
     batches: dict[str, int] = field(default_factory=_NO_BATCHES.copy)
+    moved: Callable[[Entry], None] = field(default=unnoted, repr=False, compare=False)
+
+    @property
+    def lag_records(self) -> int:
+        """Source offsets that are not copied yet, as far as slices have reported."""
+        return 0 if self.position is None else max(self.high_watermark - self.position.next_source_offset, 0)
+
+    def lag_ms(self, now_ms: int) -> int:
+        """Return the age of the last copied record while others wait, at ``now_ms`` since 1970."""
+        return max(now_ms - self.timestamp_ms, 0) if self.lag_records and self.timestamp_ms >= 0 else 0
 
     @property
     def unstored_bytes(self) -> int:
@@ -179,22 +194,27 @@ class Entry:
         if self.may_hand_over:
             self.position = replace(_position(self), is_handed_over=True)
             self.is_dirty = True
+            self.moved(self)
+
+    def become(self, state: str) -> None:
+        self.state = state
+        self.moved(self)
 
     def wait(self, reason: str) -> None:
-        self.state, self.reason = WAITING, reason
+        self.reason = reason
+        self.become(WAITING)
 
     def stop(self, reason: str, state: str = STOPPED, gap: Gap | None = None) -> None:
         """Stop; with a ``gap`` the state is the gap's, instead of ``state``."""
-        self.state, self.reason, self.gap = gap.state if gap else state, reason, gap
+        self.reason, self.gap = reason, gap
+        self.become(gap.state if gap else state)
 
     def resume_past_gap(self, *, has_drained: bool = False) -> None:
         """Let it continue after its gap at the next takeover; ``has_drained``: a slice has just reported the gap."""
-        self.state, self.has_drained = RECOVERING, has_drained
+        self.has_drained = has_drained
+        self.become(RECOVERING)
 
     def view(self, now_ms: int) -> PartitionView:
-        position = self.position.next_source_offset if self.position else -1
-        lag = max(self.high_watermark - position, 0) if position >= 0 else 0
-        behind_ms = max(now_ms - self.timestamp_ms, 0) if lag and self.timestamp_ms >= 0 else 0
         return PartitionView(
             source_topic=self.pair.source.topic,
             source_partition=self.pair.source.partition,
@@ -204,10 +224,10 @@ class Entry:
             records=self.records,
             bytes=self.bytes,
             batches=dict(self.batches),
-            next_source_offset=position,
+            next_source_offset=self.position.next_source_offset if self.position else -1,
             source_end_offset=self.high_watermark,
-            lag_records=lag,
-            lag_ms=behind_ms,
+            lag_records=self.lag_records,
+            lag_ms=self.lag_ms(now_ms),
             reason=self.reason,
             gap=self.gap,
             lost=self.lost,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,8 @@ from hypothesis import strategies as st
 
 from connect.cli.rates import ENDED, NO_TOPICS, FlowRates, RateMeter, flow_line, is_idle, verdict_of
 from connect.core.wording import bytes_text
-from connectors.flow_progress import ClusterContact, Contact, FlowProgress, PartitionView
+from connectors.flow_facts import FlowProgress, Tally
+from connectors.flow_progress import ClusterContact, Contact, PartitionView
 from connectors.formats.types import FlowName
 
 
@@ -33,31 +33,28 @@ def partition(number: int, records: int, *, topic: str = "orders", lag: int = 0,
 
 
 def flow(*partitions: PartitionView) -> FlowProgress:
-    return FlowProgress(FlowName("us", "eu"), "running", 3, partitions)
+    return FlowProgress(FlowName("us", "eu"), "running", 3, Tally.of(partitions))
 
 
 def first_rates(progress: FlowProgress) -> FlowRates:
-    (rates,) = asyncio.run(RateMeter().observe(0.0, [progress]))
+    (rates,) = RateMeter().observe(0.0, [progress])
     return rates
 
 
 def test_counters_that_begin_anew_show_no_negative_speed() -> None:
     meter = RateMeter()
-    asyncio.run(meter.observe(1.0, [flow(partition(0, 500))]))
-    (rates,) = asyncio.run(meter.observe(2.0, [flow(partition(0, 20))]))
+    meter.observe(1.0, [flow(partition(0, 500))])
+    (rates,) = meter.observe(2.0, [flow(partition(0, 20))])
     assert rates.records_per_s == 0
 
 
-def test_a_topic_is_the_sum_of_its_partitions_and_as_late_as_the_worst() -> None:
-    looked = flow(
-        partition(0, 10, lag=5, lag_ms=7), partition(1, 20, lag=6, lag_ms=90), partition(0, 2, topic="clicks", lag=1)
-    )
-    rates = first_rates(looked)
-    clicks, orders = rates.topics
-    assert (orders.source_topic, orders.target_topic, orders.partitions) == ("orders", "us.orders", 2)
-    assert (orders.records, orders.lag_records, orders.lag_ms) == (30, 11, 90)
-    assert orders.batches == {"shallow": 15, "merged": 0, "rebuilt": 0, "dropped": 2}
-    assert (rates.records, rates.lag_records, rates.lag_ms, clicks.lag_records) == (32, 12, 90, 1)
+def test_a_flow_is_the_sum_of_its_tasks_and_as_late_as_the_worst() -> None:
+    looked = Tally.of([partition(0, 10, lag=5, lag_ms=7), partition(1, 20, lag=6, lag_ms=90)])
+    tally = looked + Tally.of([partition(2, 2), replace(partition(0, 2, topic="clicks", lag=1), reason="no leader")])
+    assert (sorted(tally.topics), tally.partitions) == (["clicks", "orders"], 4)
+    assert (tally.records, tally.bytes, tally.lag_records, tally.lag_ms) == (34, 340, 12, 90)
+    assert tally.batches == {"shallow": 17, "dropped": 4}
+    assert [one.source.topic for one in tally.not_copied] == ["clicks"]
 
 
 @given(st.lists(st.integers(0, 1000), min_size=2, max_size=40), st.integers(1, 10))
@@ -66,15 +63,15 @@ def test_speed_times_window_is_the_difference_over_it(steps: list[int], window_s
     for second, step in enumerate(steps):
         records += step
         counts.append(records)
-        (rates,) = asyncio.run(meter.observe(float(second), [flow(partition(0, records))]))
+        (rates,) = meter.observe(float(second), [flow(partition(0, records))])
     reach = min(window_s, len(steps) - 1)
     assert rates.records_per_s * reach == pytest.approx(counts[-1] - counts[-1 - reach])
 
 
 def test_a_flow_is_one_line() -> None:
     meter = RateMeter()
-    asyncio.run(meter.observe(0.0, [flow(partition(0, 0), partition(1, 0))]))
-    (rates,) = asyncio.run(meter.observe(1.0, [flow(partition(0, 600, lag=35, lag_ms=12), partition(1, 600))]))
+    meter.observe(0.0, [flow(partition(0, 0), partition(1, 0))])
+    (rates,) = meter.observe(1.0, [flow(partition(0, 600, lag=35, lag_ms=12), partition(1, 600))])
     assert flow_line(rates) == (
         "us->eu running: 1 topic, 2 partitions, 1,200 records/s, 12.0 kB/s, 35 records and 12 ms behind, "
         "batches shallow 600 merged 0 rebuilt 0 dropped 2, Spark epoch 3"
@@ -102,10 +99,10 @@ def test_bytes_for_people(count: float, text: str) -> None:
 def test_a_lag_that_is_not_known_is_said_to_be() -> None:
     silent = ClusterContact(answers=False, answered_ms=1_767_276_182_000)
     meter = RateMeter()
-    (rates,) = asyncio.run(meter.observe(0.0, [replace(flow(partition(0, 10)), contact=Contact(source=silent))]))
+    (rates,) = meter.observe(0.0, [replace(flow(partition(0, 10)), contact=Contact(source=silent))])
     assert ", lag unknown since 2026-01-01T14:03:02Z, " in flow_line(rates)
     assert flow_line(rates).endswith(": the source us does not answer (last answer 0.0 s ago).")
-    (rates,) = asyncio.run(meter.observe(1.0, [replace(flow(partition(0, 10)), contact=Contact(target=silent))]))
+    (rates,) = meter.observe(1.0, [replace(flow(partition(0, 10)), contact=Contact(target=silent))])
     line = flow_line(rates)
     assert "0 records and 0 ms behind" in line
     assert line.endswith(". us->eu copies nothing: the target eu does not answer (last answer 0.0 s ago).")
@@ -121,18 +118,18 @@ def test_a_lag_that_is_not_known_is_said_to_be() -> None:
     ],
 )
 def test_a_flow_that_copies_nothing_says_why(state: str, said: str) -> None:
-    rates = first_rates(FlowProgress(FlowName("us", "eu"), state, 0, ()))
+    rates = first_rates(FlowProgress(FlowName("us", "eu"), state, 0, Tally()))
     assert flow_line(rates).startswith(said)
     can_resume = state in ("STOPPED", "PAUSED")
     assert ("heliograph connectors resume MirrorSourceConnector --rest URL/us/eu" in flow_line(rates)) is can_resume
-    assert is_idle(verdict_of(rates))
+    assert is_idle(verdict_of(rates.progress))
 
 
 @pytest.mark.parametrize("state", ["running", "STOPPED", ENDED])
 def test_a_status_line_says_when_records_last_moved_and_who_does_not_answer(state: str) -> None:
     source = ClusterContact(answers=False, answered_ms=1_767_276_182_000, moved_ms=1_767_276_181_000)
     contact = Contact(source, ClusterContact(answers=True, moved_ms=1_767_276_122_000))
-    reported = FlowProgress(FlowName("us", "eu"), state, 0, (), contact, at_ms=1_767_276_183_500)
+    reported = FlowProgress(FlowName("us", "eu"), state, 0, Tally(), contact, at_ms=1_767_276_183_500)
     rates = first_rates(reported)
     assert "the source us does not answer" in flow_line(rates) and "(last answer 1.5 s ago)" in flow_line(rates)
     assert "last fetch 2.5 s ago, last produce 1 min 1 s ago" in flow_line(rates)

@@ -90,7 +90,7 @@ class World:
         self.said.append(f"join {names(joining.entries)}")
         for source in joining.entries:
             joining.begin(source, position(source, OURS, handed_over=False))
-            joining.entries[source].state = STARTING
+            joining.entries[source].become(STARTING)
 
     def epoch(self, length_s: float = 3600.0) -> asyncio.Task[None]:
         """One epoch."""

@@ -13,11 +13,23 @@ import pytest
 from connect.api.source import ConnectorHere, TaskReport
 from connect.kafka.concurrency import wall_ms
 from connectors.config.connector_configs import source_settings
-from connectors.flow_progress import NOTHING_KNOWN, UNKNOWN, ClusterContact, Contact, FlowLag, Takeovers, lag_of
-from connectors.formats.types import RUNNING, TopicPartition
-from connectors.source import worker_metrics
+from connectors.flow_progress import (
+    NOTHING_KNOWN,
+    UNKNOWN,
+    ClusterContact,
+    Contact,
+    FlowLag,
+    Takeovers,
+    lag_of,
+    together,
+)
+from connectors.formats.types import RUNNING, ProducerIdAndEpoch, TopicPartition
+from connectors.source import lag_watch
+from connectors.source.lag_watch import LagWatch
+from connectors.source.positions.ledger import Ledger
+from connectors.source.positions.partition_pairs import PartitionPair, position_of
 from connectors.source.worker_context import MirrorHost
-from connectors.source.worker_metrics import LagWatch
+from tests.kit.counted import Counted
 from tests.kit.members import until
 
 PROPS = {"name": "us-eu", "connector.class": "x", "source.cluster.alias": "us", "target.cluster.alias": "eu"}
@@ -39,14 +51,18 @@ class Worker:
             reader=self,
             stored={},
             stored_s=float("-inf"),
+            running=[],
+            at_rest={},
+            configs=[],
+            assigned=[],
         )
         self.watch = LagWatch(cast(MirrorHost, self.host), dict)
 
         async def no_states(*_: object) -> dict[TopicPartition, Any]:
             return {}
 
-        monkeypatch.setattr(worker_metrics, "read_states", no_states)
-        monkeypatch.setattr(worker_metrics, "time", SimpleNamespace(monotonic=lambda: self.now_s, time_ns=lambda: 0))
+        monkeypatch.setattr(lag_watch, "read_states", no_states)
+        monkeypatch.setattr(lag_watch, "time", SimpleNamespace(monotonic=lambda: self.now_s, time_ns=lambda: 0))
 
     async def stored_(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         self.stored.append(list(partitions))
@@ -63,11 +79,18 @@ class Worker:
     def runs(
         self, index: int, state: str, *reported: TopicPartition, at: int = 7, end: int = 9, fetched_ms: int = UNKNOWN
     ) -> None:
-        views = [
-            SimpleNamespace(source=one, next_source_offset=at, source_end_offset=end, state=RUNNING) for one in reported
-        ]
-        meters = SimpleNamespace(fetched_ms=fetched_ms)
-        self.host.running["us-eu", index] = SimpleNamespace(state=state, view=lambda _: views, meters=meters)
+        if ("us-eu", index) not in self.host.running:
+            ledger = Ledger(())
+            self.host.running["us-eu", index] = SimpleNamespace(ledger=ledger, news=ledger.reader())
+        task = self.host.running["us-eu", index]
+        task.state, task.meters = state, SimpleNamespace(fetched_ms=fetched_ms)
+        for one in reported:
+            if one not in task.ledger.entries:
+                task.ledger.enter([PartitionPair(one, None, one, None)])
+            entry = task.ledger.entries[one]
+            plan = entry.pair.plan(at, -1, 0, pipelined=False)
+            entry.position, entry.high_watermark = position_of(plan, "", ProducerIdAndEpoch(7, 0)), end
+            entry.become(RUNNING)
 
     async def look(self) -> tuple[dict[TopicPartition, int], list[int]]:
         """Positions by which lags are known, and the tasks that rest."""
@@ -129,6 +152,22 @@ async def test_partitions_without_news_are_not_read_again(worker: Worker) -> Non
     assert worker.asked[2:] == [[A, B, C]]
 
 
+async def test_a_look_costs_the_partitions_that_moved(worker: Worker) -> None:
+    many = [TopicPartition("m", index) for index in range(1000)]
+    worker.runs(0, "running", *many, at=9, fetched_ms=wall_ms())
+    ledger = worker.host.running["us-eu", 0].ledger
+    await worker.look()
+    worker.runs(0, "running", *many[:3], at=10, end=10, fetched_ms=wall_ms())
+    ledger.drop(many[3])
+    ledger.entries = looked = Counted(ledger.entries)
+    await worker.look()
+    assert looked.looked_at == 4
+    assert worker.asked[1:] == [[*many[:3], A, C]], "and those of which the store alone knows the position"
+    seen = worker.host.seen["us-eu"]
+    assert (len(seen.lags), many[3] in seen.lags) == (1001, False)
+    assert seen.whole() == together(seen.lags.values())
+
+
 async def test_a_connector_without_tasks_is_watched_until_it_is_elsewhere(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,11 +175,11 @@ async def test_a_connector_without_tasks_is_watched_until_it_is_elsewhere(
     host = MirrorHost({"offset.storage.topic": "offsets", "group.id": "group"}, *cast(Any, [None] * 3))
     here = {"us-eu": lambda: ConnectorHere(PROPS, [])}
     watch = LagWatch(host, lambda: here)
-    monkeypatch.setattr(worker_metrics, "settings_of", lambda *_: (worker.watched.settings, None))
-    monkeypatch.setattr(worker_metrics, "looked_at_parts", _no_parts)
-    monkeypatch.setattr(worker_metrics, "ContactWatch", Contacts)
-    monkeypatch.setattr(worker_metrics, "LagReader", lambda *_: worker.watched.reader)
-    monkeypatch.setattr(worker_metrics, "_TICK_S", 0.0)
+    monkeypatch.setattr(lag_watch, "settings_of", lambda *_: (worker.watched.settings, None))
+    monkeypatch.setattr(lag_watch, "looked_at_parts", _no_parts)
+    monkeypatch.setattr(lag_watch, "ContactWatch", Contacts)
+    monkeypatch.setattr(lag_watch, "LagReader", lambda *_: worker.watched.reader)
+    monkeypatch.setattr(lag_watch, "_TICK_S", 0.0)
     watch.start()
     await until(lambda: "us-eu" in host.seen, "that it is watched")
     with host.shown("us-eu", 0, _task(fetched_ms=3, produced_ms=4)):
@@ -163,10 +202,10 @@ async def test_a_connector_without_tasks_is_watched_until_it_is_elsewhere(
 async def test_all_that_a_stopped_connector_selects_has_a_lag(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     host = MirrorHost({"offset.storage.topic": "offsets", "group.id": "group"}, *cast(Any, [None] * 3))
     contacts, is_stopped = Contacts(), False
-    monkeypatch.setattr(worker_metrics, "settings_of", lambda *_: (worker.watched.settings, None))
-    monkeypatch.setattr(worker_metrics, "looked_at_parts", _no_parts)
-    monkeypatch.setattr(worker_metrics, "ContactWatch", lambda *_: contacts)
-    monkeypatch.setattr(worker_metrics, "LagReader", lambda *_: worker.watched.reader)
+    monkeypatch.setattr(lag_watch, "settings_of", lambda *_: (worker.watched.settings, None))
+    monkeypatch.setattr(lag_watch, "looked_at_parts", _no_parts)
+    monkeypatch.setattr(lag_watch, "ContactWatch", lambda *_: contacts)
+    monkeypatch.setattr(lag_watch, "LagReader", lambda *_: worker.watched.reader)
     watch = LagWatch(host, dict)
 
     async def seen() -> tuple[Any, ...]:

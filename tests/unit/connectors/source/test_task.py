@@ -316,7 +316,7 @@ async def test_a_partition_that_waits_is_taken_over_between_two_slices(
 async def test_who_still_waits_at_the_end_is_not_handed_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.pairs, world.away = [PAIR, OTHER_PAIR], {OTHER: "target us.orders-1 has no leader"}
     async with copying(world) as one:
-        one._ledger.entries[OTHER].position = UNCLEAN  # as where a slice was lost
+        one.ledger.entries[OTHER].position = UNCLEAN  # as where a slice was lost
     assert {commit.position.source_partition for commit in world.commits} == {0}
 
 
@@ -518,9 +518,9 @@ async def test_what_an_unfenced_predecessor_wrote_late_is_announced(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with copying(world) as one:
-        position = one._ledger.entries[SOURCE].position
+        position = one.ledger.entries[SOURCE].position
         assert position is not None
-        one._ledger.begin(SOURCE, replace(position, target_end=50), is_fenced=False)
+        one.ledger.begin(SOURCE, replace(position, target_end=50), is_fenced=False)
         one._progressed(replace(_full_at(9), target_end=65, runs=[(0, 56, 9)]))
     assert "resumed us->eu orders-0: surplus=0 verified=false fallback=at-least-once may_double=6" in caplog.text
 

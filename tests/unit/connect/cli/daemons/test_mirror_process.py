@@ -16,7 +16,7 @@ from connect.cli.rates import ENDED
 from connect.core.errors import ConfigError, PermanentError, RetriableError
 from connect.runtime.herder.driver import WorkerFailed
 from connectors.config.mm2_properties import MirrorMakerConfig, load
-from connectors.flow_progress import FlowProgress
+from connectors.flow_facts import FlowProgress, Tally
 
 
 class Worker:
@@ -45,7 +45,7 @@ class Worker:
     def failure(self) -> None: ...
 
     def progress(self, _: int) -> FlowProgress:
-        return FlowProgress(self.flow.name, "running", 0, ())
+        return FlowProgress(self.flow.name, "running", 0, Tally())
 
     async def put_away(self) -> None:
         self.flow.leaves.set()

@@ -175,7 +175,7 @@ def test_an_earlier_version_that_continues_after_a_kill_lacks_an_hour_of_the_map
     clock = Clock()
     scopes = [scope for _ in range(2 * 3600) for _, scope in clock.tick(100)]
     assert (scopes.count(CommitScope.ALL), scopes.count(CommitScope.OFFSETS)) == (2, 118)
-    clock.ledger.apply(report(next_source_offset=clock.offset))
+    clock.ledger.apply(report(next_source_offset=clock.offset + 1))
     clock.ledger.give_back(taken(clock.ledger))
     assert clock.tick(100) == [(SOURCE, CommitScope.ALL)], "due again if it could not be stored"
 

@@ -106,7 +106,7 @@ async def test_it_asks_again_where_it_could_not(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(trimming, "note_log_starts", note)
     monkeypatch.setattr(trimming, "_SOON_S", 0.001)
-    task = asyncio.create_task(trim_forever(cast("Cluster", None), lambda: ledger, "us->eu task 0"))
+    task = asyncio.create_task(trim_forever(cast("Cluster", None), ledger, "us->eu task 0"))
     await asyncio.wait_for(done.wait(), 60)
     await asyncio.sleep(0)
     assert (tried, task.done()) == (3, False)

@@ -102,7 +102,7 @@ async def test_topics_that_a_broker_has_not_heard_of_are_waited_for() -> None:
 async def test_a_source_that_was_recreated_unnoticed_is_taken_over_under_its_new_id() -> None:
     """Under the old id a slice would find the gap again."""
     both, (entry,) = Both(), [recovering("orders", GapKind.SOURCE_RECREATED)]
-    entry.state = "running"
+    entry.become("running")
     await both.renew(entry)
     assert entry.state == "source-recreated"
     assert entry.pair.source_topic_id == NEW

@@ -13,13 +13,19 @@ from connectors.formats.gap import Gap, GapKind
 from connectors.formats.types import RUNNING, TopicPartition
 from connectors.internal_topics import PartitionState, StateRecords
 from connectors.source.positions import partition_notes
+from connectors.source.positions.ledger import Ledger
 from connectors.source.positions.partition_notes import PartitionsStopped, StateNotes, end_when_all_stopped
 from connectors.source.positions.partition_pairs import Entry, PartitionPair
 
 
-def entry(index: int, state: str = RUNNING) -> Entry:
-    source = TopicPartition("orders", index)
-    return Entry(PartitionPair(source, None, TopicPartition("us.orders", index), None), state=state)
+def ledger(count: int) -> tuple[Ledger, list[Entry]]:
+    """Return a ledger of partitions that are copied, and its entries."""
+    topics = "orders", "us.orders"
+    sources, targets = ([TopicPartition(topic, index) for index in range(count)] for topic in topics)
+    made = Ledger(PartitionPair(one, None, target, None) for one, target in zip(sources, targets, strict=True))
+    for entry in made.entries.values():
+        entry.become(RUNNING)
+    return made, list(made.entries.values())
 
 
 class Records:
@@ -49,8 +55,9 @@ class Records:
 
 
 async def test_what_changes_is_stored_once_and_what_is_copied_again_forgotten() -> None:
-    records, entries = Records(0, 1, 7), [entry(0), entry(1, "starting"), entry(2)]
-    notes = StateNotes("us->eu task 0", cast(StateRecords, records), lambda: entries)
+    records, (here, entries) = Records(0, 1, 7), ledger(3)
+    entries[1].become("starting")
+    notes = StateNotes("us->eu task 0", cast(StateRecords, records), lambda: here)
     assert await notes.note()
     assert records.reasons() == {1: "stopped: old", 7: "stopped: old"}, "what is not decided, or not ours, stays"
     entries[2].stop("its source begins later", gap=Gap(GapKind.SOURCE_GAP, 1, 2))
@@ -62,9 +69,9 @@ async def test_what_changes_is_stored_once_and_what_is_copied_again_forgotten() 
 
 
 async def test_what_cannot_be_stored_is_said_once_and_kept_for_later(caplog: pytest.LogCaptureFixture) -> None:
-    records, stopped = Records(), entry(0)
+    records, (here, (stopped,)) = Records(), ledger(1)
     stopped.stop("damaged")
-    notes = StateNotes("us->eu task 0", cast(StateRecords, records), lambda: [stopped])
+    notes = StateNotes("us->eu task 0", cast(StateRecords, records), lambda: here)
     records.error = RetriableError("the target does not answer")
     assert [await notes.note() for _ in range(2)] == [False, False]
     assert len(caplog.records) == 1
@@ -75,15 +82,15 @@ async def test_what_cannot_be_stored_is_said_once_and_kept_for_later(caplog: pyt
 
 async def test_a_task_ends_when_none_of_its_partitions_can_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_notes, "_LOOK_S", 0.001)
-    entries, settled = [entry(0), entry(1), entry(2)], []
+    (here, entries), settled = ledger(3), []
 
     async def settle() -> None:
         settled.append(True)
 
-    ending = asyncio.create_task(end_when_all_stopped("us->eu task 0", lambda: entries, settle, lambda _: False))
+    ending = asyncio.create_task(end_when_all_stopped("us->eu task 0", lambda: here, settle, lambda _: False))
     entries[0].stop("damaged")
     entries[1].wait("no leader")
-    entries[2].state = "healing"
+    entries[2].become("healing")
     await asyncio.sleep(0.02)
     assert not ending.done(), "two of them go on by themselves"
     entries[1].stop("gone", gap=Gap(GapKind.SOURCE_DELETED))
@@ -99,12 +106,12 @@ async def test_a_task_without_partitions_goes_on(monkeypatch: pytest.MonkeyPatch
     async def settle() -> None: ...
 
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(end_when_all_stopped("us->eu task 0", list[Entry], settle, lambda _: False), 0.02)
+        await asyncio.wait_for(end_when_all_stopped("us->eu task 0", lambda: Ledger(()), settle, lambda _: False), 0.02)
 
 
 async def test_a_task_waits_for_a_topic_that_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_notes, "_LOOK_S", 0.001)
-    entries = [entry(0), entry(1)]
+    here, entries = ledger(2)
     entries[0].stop("damaged")
     entries[1].stop("gone", gap=Gap(GapKind.SOURCE_DELETED))
 
@@ -112,7 +119,7 @@ async def test_a_task_waits_for_a_topic_that_may_come_back(monkeypatch: pytest.M
 
     def ending(may_return: bool) -> Awaitable[None]:
         return end_when_all_stopped(
-            "us->eu task 0", lambda: entries, settle, lambda one: may_return and one.gap is not None
+            "us->eu task 0", lambda: here, settle, lambda one: may_return and one.gap is not None
         )
 
     with pytest.raises(TimeoutError):
