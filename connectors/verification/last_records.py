@@ -22,6 +22,7 @@ these keys; if they are too many, all keys are looked at, a part of them (by has
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
@@ -304,7 +305,7 @@ class LastRecords:
         def place(mine: _Key, other: _Key) -> int:
             """Return whether the target's last record of a key lies further on (1) than the source's of one, or before
             it (-1), or at the same place (0)."""
-            one, two = faults[mine].source, faults[other].target
+            one, two = both[mine].source, both[other].target
             assert one is not None and two is not None
             for key in (*here[mine].behind, *there[other].behind):
                 witness = known.get(key)
@@ -324,6 +325,8 @@ class LastRecords:
             if key in foreign:
                 if len(other.offsets[1]) > len(has_theirs) > 0:
                     extra.append(key)
+                elif one.source and not has_ours and place(key, key) < 0:
+                    missing.append(key)
                 continue
             if one.source is None or one.target is None:
                 (missing if one.target is None else extra).append(key)
@@ -339,7 +342,7 @@ class LastRecords:
                     extra.append(key)
             elif where == 0 and (resemblance(mine.record, other.record) >= _ALIKE or len(fields) == 1):
                 self._changed(mine.record, other.record)
-            else:
+            elif where < 0 or not one.is_later[0]:  # else it may be the copy of what the source has behind its end
                 missing.append(key)
         for key in missing:
             mine = here[key]
@@ -376,16 +379,15 @@ class LastRecords:
         if not self._moved:
             return
         known = await self._lasts({key for one in self._moved for key in (one.key, one.witness)})
-        for one in self._moved:
-            moved, witness = known.get(one.key), known.get(one.witness)
-            if moved is None or witness is None or not moved.is_same or not witness.is_same:
-                continue
-            assert moved.source and moved.target and witness.source and witness.target
-            if (moved.source.offset, moved.target.offset) == (one.source_offset, one.target_offset) and (
-                (witness.source.offset > moved.source.offset) != (witness.target.offset > moved.target.offset)
-            ):
-                key = one.key
-                self._differs(DifferenceKind.ORDER, *one[1:3], f"at another place: the last record of key {key!r}")
+        places = {
+            key: (one.source.offset, one.target.offset)
+            for key, one in known.items()
+            if one.source and one.target and one.is_same
+        }
+        moved = {one.key for one in self._moved if places.get(one.key) == (one.source_offset, one.target_offset)}
+        asked = moved | {one.witness for one in self._moved if one.key in moved}
+        for source, target, key in _out_of_order(sorted((*places[key], key) for key in asked if key in places)):
+            self._differs(DifferenceKind.ORDER, source, target, f"at another place: the last record of key {key!r}")
 
     def _differs(
         self, kind: DifferenceKind, source: int | None, target: int | None, what: str, fields: tuple[str, ...] = ()
@@ -398,3 +400,24 @@ class LastRecords:
 def _place(fault: _Fault) -> tuple[int, int]:
     one = fault[1]
     return (one.source.offset if one.source is not None else 2**63, one.target.offset if one.target is not None else -1)
+
+
+def _out_of_order(places: Sequence[tuple[int, int, Any]]) -> list[tuple[int, int, Any]]:
+    """Return the fewest of ``places``, which ascend by their first offset, without which the second ones ascend too.
+
+    >>> _out_of_order([(1, 1, "a"), (2, 9, "b"), (3, 3, "c"), (4, 4, "d")])
+    [(2, 9, 'b')]
+    """
+    ends: list[int] = []  # for each length, the least second offset that a row of that length ends with
+    lengths = []
+    for _, target, _ in places:
+        length = bisect_left(ends, target)
+        ends[length : length + 1] = [target]
+        lengths.append(length)
+    found, wanted, before = [], len(ends) - 1, 2**63
+    for place, length in zip(reversed(places), reversed(lengths), strict=True):
+        if length == wanted and place[1] < before:
+            wanted, before = wanted - 1, place[1]
+        else:
+            found.append(place)
+    return found[::-1]

@@ -38,6 +38,8 @@ class Flow:
     number: int = 0
     frozen: set[bytes] = field(default_factory=set)
     repeats: bool = True
+    #: First offsets of tombstones that no cleaner removes yet: they were written while the comparison ran.
+    young: tuple[int, int] = (1 << 40, 1 << 40)
 
     def step(self) -> None:
         chance = self.chance
@@ -47,11 +49,11 @@ class Flow:
         if kind <= 1:
             self._copy(chance.choice((1, 5, 50)))
         elif kind == 2 and self.is_compacted[0]:
-            self.source = self._cleaned(self.source, self.read)
+            self.source = self._cleaned(self.source, min(self.read, self.young[0]))
         elif kind == 3 and self.is_compacted[1]:
-            self.target = self._cleaned(self.target, self.ends[1])
+            self.target = self._cleaned(self.target, self.young[1])
         elif chance.random() < 0.1:
-            self._write(1, self._record()._replace(value=b"another producer"))
+            self._write(1, self._record()._replace(value=b"another producer", timestamp_ms=NOW_MS * 2))
 
     def _record(self) -> Rec:
         chance, self.number = self.chance, self.number + 1
@@ -188,16 +190,17 @@ def _is_alike(one: Rec, other: Rec) -> bool:
 
 def play(seed: int, patch: pytest.MonkeyPatch) -> tuple[str, RangeResult, Expected | None]:
     chance = random.Random(seed)
+    # Without a position, what is not copied yet is told by what is behind the last copy; it has to be aligned well.
+    has_position = chance.random() < 0.8
     for module, name, value in (
         (comparison, "_FIRST_WINDOW", chance.choice((4, 64))),
-        (comparison, "_LARGEST_WINDOW", chance.choice((16, 4096))),
+        (comparison, "_LARGEST_WINDOW", chance.choice((16, 4096)) if has_position else 4096),
         (comparison, "SURE", sure := chance.choice((3, 8))),
         (alignment, "SURE", sure),
     ):
         patch.setattr(module, name, value)
     flow = Flow(chance, chance.choice((3, 12, 60)), chance.choice(((True, True),) * 4 + ((True, False), (False, True))))
-    # Without a position, what is not copied yet is told by what is behind the last copy.
-    flow.repeats = has_position = chance.random() < 0.8
+    flow.repeats = has_position
     for _ in range(chance.choice((5, 40, 80))):
         flow.step()
     kind = chance.choice(KINDS)
@@ -214,6 +217,7 @@ def play(seed: int, patch: pytest.MonkeyPatch) -> tuple[str, RangeResult, Expect
     elif kind != "nothing":
         expected = flow.damage(kind, due)
     end, target_end = flow.ends
+    flow.young = end, target_end
     states = [(list(flow.source), list(flow.target))]
     for _ in range(6):
         if chance.random() < 0.5:
@@ -226,7 +230,7 @@ def play(seed: int, patch: pytest.MonkeyPatch) -> tuple[str, RangeResult, Expect
         is_last=True,
         copies=tuple((offset, offset + 1) for offset in sorted(flow.origin)),
         # One that moved is found if what is held at once has it from both logs.
-        held_bytes=1 << 24 if kind == "order" else chance.choice((3000, 20_000, 1 << 24)),
+        held_bytes=1 << 24 if kind == "order" or not has_position else chance.choice((3000, 20_000, 1 << 24)),
     )
     sizes = {"source": chance.choice((1, 4, 30)), "target": chance.choice((1, 4, 30))}
     opened = 0
@@ -252,8 +256,8 @@ def check(seeds: range) -> dict[str, int]:
         elif kind == "order":
             assert found and {one[0] for one in found} == {DifferenceKind.ORDER}, (seed, kind, expected, found)
             assert len(found) <= 2, (seed, found)
-        elif kind == "doubled" and found and found[0][0] == DifferenceKind.MISSING:
-            # The target's cleaner may have removed the last one meanwhile, because of the one copied again.
+        elif kind == "doubled" and found and found[0][0] in (DifferenceKind.MISSING, DifferenceKind.EXTRA):
+            # A cleaner has removed one meanwhile: the target's the last one, or the source's the one copied again.
             assert len(found) == 1, (seed, found)
         else:
             assert found == [expected], (seed, kind)
