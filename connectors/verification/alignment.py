@@ -59,12 +59,14 @@ def digest_of(record: Any, is_timed: bool) -> int:
 
 class Lone(NamedTuple):
     """A record without a partner. ``other_offset``: of the other log's next record that has one. ``other_after``: the
-    offset behind its last one that has. ``block``: records with the same number lay between the same equal records."""
+    offset behind its last one that has. ``block``: records with the same number lay between the same equal records.
+    ``next_key``: of the next record that has a partner, None at the end."""
 
     record: Any
     other_offset: int
     other_after: int
     block: int
+    next_key: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ def resemblance(mine: Any, other: Any) -> int:
     )
 
 
-def paired(ours: Iterable[Lone], theirs: Iterable[Lone], least: int = 1) -> Iterator[tuple[Lone, Lone]]:
+def paired(ours: Iterable[Lone], theirs: Iterable[Lone]) -> Iterator[tuple[Lone, Lone]]:
     """Yield pairs of lone records of one block that resemble each other, each record once and in order."""
     by_block: dict[int, list[Lone]] = {}
     for other in theirs:
@@ -135,7 +137,7 @@ def paired(ours: Iterable[Lone], theirs: Iterable[Lone], least: int = 1) -> Iter
             continue
         near = some[:_MOST_COMPARED]
         best = max(range(len(near)), key=lambda at: (resemblance(mine.record, near[at].record), -at))
-        if resemblance(mine.record, near[best].record) >= least:
+        if resemblance(mine.record, near[best].record):
             yield mine, some.pop(best)
 
 

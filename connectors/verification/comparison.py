@@ -4,13 +4,12 @@ Batches with the same payload are equal without a look inside. Others are decode
 records differ, both logs are aligned by digests; what has no partner is explained once the range is read.
 
 A record without a partner is, in this order: at another place (the other log has it too, without a partner), changed
-(it resembles the one between the same neighbours), doubled (the source has it, and its copy is elsewhere), removed by
-compaction, missing or extra.
+(it resembles the one between the same neighbours), doubled (the source has it, and its copy is elsewhere), missing or
+extra. In a compacted log only the last record of its key decides (``last_records.py``).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -29,9 +28,10 @@ from connectors.verification.alignment import (
     nth_with_nth,
     paired,
 )
+from connectors.verification.last_records import LastRecords
 from connectors.verification.log_reader import Cursor, LogReader, Transform, is_same
-from connectors.verification.ranges import RangePlan, RangeResult
-from connectors.verification.report import NAMED_DIFFERENCES, Difference, DifferenceKind, ExplainedRange, RangeReason
+from connectors.verification.ranges import Findings, RangePlan, RangeResult, of_others
+from connectors.verification.report import Difference, DifferenceKind, RangeReason
 
 #: Records of each log that are aligned at once: first, and at most.
 _FIRST_WINDOW: Final = 64
@@ -39,8 +39,6 @@ _LARGEST_WINDOW: Final = 4096
 _WIDER: Final = 4
 #: How often a range is searched for where the other log continues: each time reads the rest of it again.
 _MOST_SEARCHES: Final = 16
-#: What changed and what was cleaned look alike in a compacted log, unless this much is the same.
-_SURELY_CHANGED: Final = 3
 
 #: Opens a reader of a side, "source" or "target", from an offset to another.
 Open = Callable[[str, int, int], LogReader]
@@ -64,6 +62,13 @@ class Comparison:
         #: Whether the range begins with records of block 0.
         self._begins_lone = False
         self.result = RangeResult(plan.begin, plan.target_begin)
+        self._found = Findings(plan, self.result)
+        #: Source offset behind the last record that has a partner.
+        self._matched_to = plan.begin
+        self._last_records: LastRecords | None = None
+        if any(plan.is_compacted):
+            is_transformed = transform is not None
+            self._last_records = LastRecords(plan, self._again, self._found, is_transformed=is_transformed)
 
     @property
     def read_bytes(self) -> int:
@@ -81,7 +86,9 @@ class Comparison:
             await self._target.reader.close()
         result.bytes, result.filtered = self._source.bytes, self._source.filtered
         if result.filtered:
-            self._explain("source", self._plan.begin, self._source.position - 1, RangeReason.FILTERED, result.filtered)
+            self._found.explain(
+                "source", self._plan.begin, self._source.position - 1, RangeReason.FILTERED, result.filtered
+            )
         result.differences.sort(key=_place)
         return result
 
@@ -95,6 +102,7 @@ class Comparison:
                     result.same_bytes += mine.bytes
                     source.pass_over()
                     target.pass_over()
+                    self._matched_to = source.position
                     continue
             if not await source.fill() or not await target.fill():
                 return
@@ -102,6 +110,8 @@ class Comparison:
             result.records += count
             source.take(count)
             target.take(count)
+            if count:
+                self._matched_to = source.position
             if not source.is_between_batches and not target.is_between_batches:
                 await self._resync()
 
@@ -189,28 +199,37 @@ class Comparison:
     def _without_not_copied(self, found: Alignment, ours: Sequence[Any]) -> Alignment:
         """Leave source records out behind which the target has nothing, and that the flow may not have copied yet."""
         mine, other = found.taken
-        lone = list(found.ours)
-        while lone and lone[-1][0] == mine - 1 and ours[mine - 1].offset >= self._plan.due and self._target.is_over:
+        lone, target = list(found.ours), self._target
+        if not target.is_over or other < len(target.records) - target.at:
+            return found
+        while lone and lone[-1][0] == mine - 1 and ours[mine - 1].offset >= self._plan.due:
             lone.pop()
             mine -= 1
         return Alignment((mine, other), lone, found.theirs, found.blocks)
 
     def _keep(self, found: Alignment, ours: Sequence[Any], theirs: Sequence[Any]) -> None:
         for index, block, first, end in found.ours:
-            self._hold(self._ours, ours[index], _between(theirs, first, end, self._target.position), block)
+            between = _between(theirs, first, end, self._target.position)
+            self._hold(self._ours, ours[index], between, block, _key_at(theirs, end))
         for index, block, first, end in found.theirs:
-            self._hold(self._theirs, theirs[index], _between(ours, first, end, self._source.position), block)
+            between = _between(ours, first, end, self._source.position)
+            self._hold(self._theirs, theirs[index], between, block, _key_at(ours, end))
         self._blocks += found.blocks
         mine, other = found.taken
+        lone = {each[0] for each in found.ours}
+        if (last := next((at for at in reversed(range(mine)) if at not in lone), None)) is not None:
+            self._matched_to = ours[last].offset + 1
         self.result.records += mine - len(found.ours)
         self._source.take(mine)
         self._target.take(other)
 
-    def _hold(self, held: list[Lone], record: Any, between: tuple[int, int], block: int) -> None:
+    def _hold(
+        self, held: list[Lone], record: Any, between: tuple[int, int], block: int, next_key: bytes | None = None
+    ) -> None:
         """``between``: the other log's ``other_after`` and ``other_offset`` of :class:`Lone`."""
         if not self.result.records and not self._blocks:
             self._begins_lone = True
-        held.append(Lone(record, between[1], between[0], self._blocks + block))
+        held.append(Lone(record, between[1], between[0], self._blocks + block, next_key))
         self._held_bytes += size_of(record)
 
     async def _finish(self) -> None:
@@ -228,13 +247,15 @@ class Comparison:
                 self._hold(self._ours, one, (target.position, plan.target_end), 0)
             source.take(len(due))
             if not source.is_between_batches:  # the flow has still to copy the others
-                self._explain("source", source.records[source.at].offset, plan.end - 1, RangeReason.NOT_COPIED)
+                self._found.explain("source", source.records[source.at].offset, plan.end - 1, RangeReason.NOT_COPIED)
                 break
             if self._held_bytes > plan.held_bytes:
                 await self._settle()
         else:
             source.position = plan.end if not plan.is_last else max(source.position, min(plan.due, plan.end))
         await self._settle()
+        if self._last_records is not None:
+            await self._last_records.judge(min(source.position, plan.due) if plan.due >= 0 else self._matched_to)
         self.result.verified_to = max(source.position, plan.begin)
         self.result.target_to = plan.target_end
         self._explain_deleted()
@@ -245,18 +266,22 @@ class Comparison:
             ("target", self._target.reader, RangeReason.RETENTION_TARGET),
         ):
             for first, end in reader.deleted:
-                self._explain(side, first, min(end, reader.end) - 1, reason)
+                self._found.explain(side, first, min(end, reader.end) - 1, reason)
 
     async def _settle(self) -> None:
         """Explain the lone records so far."""
         if not self._ours and not self._theirs:
             return
         ours, theirs, self._ours, self._theirs, self._held_bytes = self._ours, self._theirs, [], [], 0
-        ours, theirs = self._without_explained(ours, theirs)
-        ours, theirs = self._moved(ours, theirs)
-        compacted = any(self._plan.is_compacted)
+        left_ours, left_theirs = self._without_explained(ours, theirs)
+        if self._last_records is not None:
+            left = set(map(id, (*left_ours, *left_theirs)))
+            self._last_records.leave(one for one in (*ours, *theirs) if id(one) not in left)
+            self._last_records.suspect(left_ours, left_theirs)
+            return
+        ours, theirs = self._moved(left_ours, left_theirs)
         taken_ours, taken_theirs = set(), set()
-        for mine, other in paired(ours, theirs, _SURELY_CHANGED if compacted else 1):
+        for mine, other in paired(ours, theirs):
             fields = changed_fields(mine.record, other.record)
             what = describe_change(mine.record, other.record, fields)
             self._differs(DifferenceKind.CHANGED, mine, other, what, fields)
@@ -266,9 +291,9 @@ class Comparison:
         theirs = [one for one in theirs if id(one) not in taken_theirs]
         if theirs:
             theirs = await self._doubled(theirs)
-        if compacted and (ours or theirs):
-            ours, theirs = await self._compacted(ours, theirs)
-        theirs = self._explained(theirs, self._of_others(theirs), "target", RangeReason.NOT_OF_FLOW)
+        is_of_others = of_others(self._plan)
+        foreign = [one for one in theirs if is_of_others(one.record.offset)]
+        theirs = self._explained(theirs, foreign, "target", RangeReason.NOT_OF_FLOW)
         for one in ours:
             self._differs(DifferenceKind.MISSING, one, None, describe_record(one.record))
         for one in theirs:
@@ -288,7 +313,7 @@ class Comparison:
         """Explain some of the lone records, and return the others."""
         if not some:
             return lone
-        self._explain(side, some[0].record.offset, some[-1].record.offset, reason, len(some))
+        self._found.explain(side, some[0].record.offset, some[-1].record.offset, reason, len(some))
         explained = set(map(id, some))
         return [one for one in lone if id(one) not in explained]
 
@@ -332,78 +357,18 @@ class Comparison:
                 self._differs(DifferenceKind.DOUBLED, offset, one, f"copied again: {describe_record(one.record)}")
         return left
 
-    def _of_others(self, theirs: list[Lone]) -> list[Lone]:
-        """Return the records that neither the source has nor the map knows as copies."""
-        copies = self._plan.copies
-        if copies is None:
-            return []
-        begins = [first for first, _ in copies]
-
-        def is_of_others(offset: int) -> bool:
-            at = bisect_right(begins, offset) - 1
-            return at < 0 or offset >= copies[at][1]
-
-        return [one for one in theirs if is_of_others(one.record.offset)]
-
-    async def _compacted(self, ours: list[Lone], theirs: list[Lone]) -> tuple[list[Lone], list[Lone]]:
-        """Explain what a cleaner may have removed from the other log: a record with a later one of its key, and a
-        tombstone whose key is gone, with all that was before it."""
-        wanted = {one.record.key for one in (*ours, *theirs)}
-        of_source, of_target = await self._last_of("source", wanted), await self._last_of("target", wanted)
-        is_source_cleaned, is_target_cleaned = self._plan.is_compacted
-        left: tuple[list[Lone], list[Lone]] = ([], [])
-        for lone, own, other, is_cleaned, side, kept in (
-            (ours, of_source, of_target, is_target_cleaned, "source", left[0]),
-            (theirs, of_target, of_source, is_source_cleaned, "target", left[1]),
-        ):
-            gone = []
-            for one in lone:
-                last = other.get(one.record.key)
-                is_superseded = last is not None and last[0] >= one.other_offset
-                is_buried = last is None and own.get(one.record.key, (0, False))[1]
-                if is_cleaned and (is_superseded or is_buried):
-                    gone.append(one.record.offset)
-                else:
-                    kept.append(one)
-            if gone:
-                self._explain(side, gone[0], gone[-1], RangeReason.COMPACTED, len(gone))
-        return left
-
-    async def _last_of(self, side: str, wanted: set[bytes | None]) -> dict[bytes | None, tuple[int, bool]]:
-        """Return the offset of the last record of each key, and whether it is a tombstone, up to the log's end as it is
-        now: what was written meanwhile lets a cleaner remove what was there before."""
-        plan = self._plan
-        begin, end = (plan.begin, plan.end) if side == "source" else (plan.target_begin, plan.target_end)
-        found: dict[bytes | None, tuple[int, bool]] = {}
-        cursor = Cursor(self._open(side, begin, end), self._transform if side == "source" else None)
-        try:
-            await cursor.reader.extend()
-            while await cursor.fill():
-                for one in cursor.records[cursor.at :]:
-                    if one.key in wanted:
-                        found[one.key] = one.offset, one.value is None
-                cursor.at = len(cursor.records)
-        finally:
-            await cursor.reader.close()
-        return found
-
     def _differs(
         self, kind: DifferenceKind, mine: Lone | int | None, other: Lone | None, what: str, fields: tuple[str, ...] = ()
     ) -> None:
-        self.result.differences_total += 1
-        if len(self.result.differences) >= NAMED_DIFFERENCES:
-            return
         source_offset = mine.record.offset if isinstance(mine, Lone) else mine
-        target_offset = None if other is None else other.record.offset
-        plan = self._plan
-        self.result.differences.append(
-            Difference(kind, plan.topic, plan.partition, source_offset, target_offset, what, fields)
-        )
+        self._found.differs(kind, source_offset, None if other is None else other.record.offset, what, fields)
 
-    def _explain(self, side: str, first: int, last: int, reason: RangeReason, records: int = -1) -> None:
-        if first <= last:
-            plan = self._plan
-            self.result.explained.append(ExplainedRange(plan.topic, plan.partition, first, last, reason, side, records))
+    def _again(self, side: str) -> Cursor:
+        """Open a log of the range once more."""
+        plan = self._plan
+        if side == "source":
+            return Cursor(self._open(side, plan.begin, plan.end), self._transform)
+        return Cursor(self._open(side, plan.target_begin, plan.target_end))
 
 
 def _inside(lone: Sequence[Lone], ranges: Sequence[tuple[int, int]]) -> list[Lone]:
@@ -419,6 +384,10 @@ def _beside(lone: Sequence[Lone], other: LogReader, begins_later: bool) -> list[
         for one in lone
         if (begins_later and one.block == 0) or any(one.other_after <= end <= one.other_offset for end in ends)
     ]
+
+
+def _key_at(records: Sequence[Any], at: int) -> bytes | None:
+    return records[at].key if at < len(records) else None
 
 
 def size_of(record: Any) -> int:

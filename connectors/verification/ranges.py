@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
 from connectors.formats.types import TopicPartition
-from connectors.verification.report import Difference, ExplainedRange
+from connectors.verification.report import NAMED_DIFFERENCES, Difference, DifferenceKind, ExplainedRange, RangeReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +88,44 @@ class RangeResult:
         differences = [Difference.from_wire(one) for one in data["differences"]]
         explained = [ExplainedRange.from_wire(one) for one in data["explained"]]
         return cls(**{**data, "differences": differences, "explained": explained})
+
+
+class Findings:
+    """Adds to a range's result."""
+
+    def __init__(self, plan: RangePlan, result: RangeResult) -> None:
+        self._plan, self._result = plan, result
+
+    def differs(
+        self, kind: DifferenceKind, source: int | None, target: int | None, what: str, fields: tuple[str, ...] = ()
+    ) -> None:
+        """Add a difference at source and target offsets; more than :data:`NAMED_DIFFERENCES` are only counted."""
+        self.count(1)
+        if len(self._result.differences) < NAMED_DIFFERENCES:
+            plan = self._plan
+            self._result.differences.append(Difference(kind, plan.topic, plan.partition, source, target, what, fields))
+
+    def count(self, differences: int) -> None:
+        """Count differences that are not named."""
+        self._result.differences_total += differences
+
+    def explain(self, side: str, first: int, last: int, reason: RangeReason, records: int = -1) -> None:
+        if first <= last:
+            plan = self._plan
+            self._result.explained.append(
+                ExplainedRange(plan.topic, plan.partition, first, last, reason, side, records)
+            )
+
+
+def of_others(plan: RangePlan) -> Callable[[int], bool]:
+    """Return a function that says whether the map knows a target offset as none of its copies."""
+    copies = plan.copies
+    if copies is None:
+        return lambda _: False
+    begins = [first for first, _ in copies]
+
+    def is_of_others(offset: int) -> bool:
+        at = bisect_right(begins, offset) - 1
+        return at < 0 or offset >= copies[at][1]
+
+    return is_of_others

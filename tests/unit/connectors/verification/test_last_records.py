@@ -1,0 +1,275 @@
+"""A model of a flow between compacted topics: whatever cleaners did, planted damage is named, and nothing else is."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from connectors.verification import alignment, comparison
+from connectors.verification.comparison import Comparison
+from connectors.verification.log_reader import LogReader
+from connectors.verification.ranges import RangePlan, RangeResult
+from connectors.verification.report import DifferenceKind
+from tests.unit.connectors.verification.logs import NOW_MS, FakeReader, Log, Rec
+
+Entry = tuple[int, Rec]
+#: What a difference is to be: its kind, source and target offset, fields.
+Expected = tuple[str, int | None, int | None, tuple[str, ...]]
+
+KINDS = ("nothing", "missing", "value", "headers", "timestamp", "key", "order", "doubled", "extra")
+
+
+@dataclass
+class Flow:
+    """Both logs of one partition. ``origin``: source offset by target offset, of copies; ``read``: the first source
+    offset that is not copied yet; ``frozen``: keys of which nothing is written any more."""
+
+    chance: random.Random
+    keys: int
+    is_compacted: tuple[bool, bool]
+    source: list[Entry] = field(default_factory=list)
+    target: list[Entry] = field(default_factory=list)
+    ends: list[int] = field(default_factory=lambda: [0, 0])
+    origin: dict[int, int] = field(default_factory=dict)
+    read: int = 0
+    number: int = 0
+    frozen: set[bytes] = field(default_factory=set)
+    repeats: bool = True
+    #: First offsets of tombstones that no cleaner removes yet: they were written while the comparison ran.
+    young: tuple[int, int] = (1 << 40, 1 << 40)
+
+    def step(self) -> None:
+        chance = self.chance
+        for _ in range(chance.randrange(6)):
+            self._produce()
+        kind = chance.randrange(5)
+        if kind <= 1:
+            self._copy(chance.choice((1, 5, 50)))
+        elif kind == 2 and self.is_compacted[0]:
+            self.source = self._cleaned(self.source, min(self.read, self.young[0]))
+        elif kind == 3 and self.is_compacted[1]:
+            self.target = self._cleaned(self.target, self.young[1])
+        elif chance.random() < 0.1:
+            self._write(1, self._record()._replace(value=b"another producer", timestamp_ms=NOW_MS * 2))
+
+    def _record(self) -> Rec:
+        chance, self.number = self.chance, self.number + 1
+        if (
+            self.repeats
+            and chance.random() < 0.03
+            and (old := [one for _, one in self.source if one.key not in self.frozen])
+        ):
+            return chance.choice(old)  # written once more, with its timestamp
+        keys = [key for key in (b"k%d" % at for at in range(self.keys)) if key not in self.frozen]
+        value = None if chance.random() < 0.2 else b"v%d" % self.number
+        headers = (("n", b"%d" % self.number),) if chance.random() < 0.6 else ()
+        return Rec(chance.choice(keys), value, NOW_MS + self.number // 2, headers)
+
+    def _write(self, side: int, record: Rec) -> int:
+        # Markers of transactions, and aborted records, take offsets too.
+        offset = self.ends[side] + (self.chance.randrange(4) if self.chance.random() < 0.2 else 0)
+        (self.target if side else self.source).append((offset, record))
+        self.ends[side] = offset + 1
+        return offset
+
+    def _produce(self) -> None:
+        self._write(0, self._record())
+
+    def _copy(self, count: int) -> None:
+        for offset, record in [one for one in self.source if one[0] >= self.read][:count]:
+            self.origin[self._write(1, record)] = offset
+            self.read = offset + 1
+
+    def _cleaned(self, log: Log, tombstones_to: int) -> list[Entry]:
+        """Clean up to some place: all that is superseded there, or some of it. A tombstone goes when nothing of its key
+        is left before it, at the source not before it is copied."""
+        chance = self.chance
+        to = chance.randrange(log[-1][0] + 2) if log else 0
+        share = chance.choice((1.0, 1.0, 0.5))
+        last = {one.key: offset for offset, one in log if offset < to}
+        kept = [
+            (offset, one) for offset, one in log if offset >= to or last[one.key] == offset or chance.random() >= share
+        ]
+        if chance.random() < 0.5:
+            return kept
+        found: list[Entry] = []
+        left: set[bytes | None] = set()
+        for offset, one in kept:
+            is_gone = one.value is None and one.key not in left and one.key not in self.frozen
+            if not (is_gone and offset < min(to, tombstones_to)):
+                found.append((offset, one))
+                left.add(one.key)
+        return found
+
+    # -- damage ----------------------------------------------------------------------------------------------
+
+    def damage(self, kind: str, due: int) -> Expected | None:
+        """Damage the copy where a comparison by last records can see it; None if there is no such place."""
+        last = {one.key: offset for offset, one in self.target}
+        ours = {one.key: (offset, one) for offset, one in self.source}
+        seen = [
+            at
+            for at, (offset, one) in enumerate(self.target)
+            if last[one.key] == offset
+            and one.key in ours
+            and ours[one.key] == (self.origin.get(offset), one)
+            # What is behind the last copy may be not copied yet.
+            and (due >= 0 or any(self._is_copy(other) for other in self.target[at + 1 :]))
+        ]
+        self.chance.shuffle(seen)
+        for at in seen:
+            found = self._damaged(kind, at, set(seen), ours)
+            if found is not None:
+                return found
+        return None
+
+    def _is_copy(self, entry: Entry) -> bool:
+        return (self.origin.get(entry[0]), entry[1]) in self.source
+
+    def _damaged(self, kind: str, at: int, seen: set[int], ours: dict[bytes | None, Entry]) -> Expected | None:
+        offset, one = self.target[at]
+        assert one.key is not None
+        place = self.origin[offset]
+        older = [other for _, other in self.target[:at] if other.key == one.key]
+        if one in older:
+            return None  # the source has it once more as well, or had
+        if kind in ("missing", "key"):
+            if one.value is None and (kind == "key" or not older):
+                return None  # as if a cleaner had removed it
+            if any(_is_alike(one, other) for other in older):
+                return None  # the older one looks like an altered copy
+        self.frozen.add(one.key)
+        if kind == "missing":
+            del self.target[at]
+            return kind, place, None, ()
+        if kind == "order":
+            if at + 1 not in seen or self.target[at + 1][1].key == one.key:
+                self.frozen.clear()
+                return None
+            following, other = self.target[at + 1]
+            self.frozen.add(other.key or b"")
+            self.target[at : at + 2] = [(offset, other), (following, one)]
+            return kind, place, following, ()
+        if kind == "doubled":
+            # An older one of a key again, behind its last.
+            if (
+                not older
+                or at + 1 >= len(self.target)
+                or older[-1] == one
+                or older[-1] not in dict(self.source).values()
+            ):
+                self.frozen.clear()
+                return None
+            if self.target[at + 1][0] == offset + 1:
+                self.frozen.clear()
+                return None
+            self.target.insert(at + 1, (offset + 1, older[-1]))
+            self.origin[offset + 1] = -1  # a copy to the map
+            first = next(source for source, record in self.source if record == older[-1])
+            return kind, first, offset + 1, ()
+        altered = {
+            "value": one._replace(value=b"other"),
+            "headers": one._replace(headers=(("n", b"other"),)),
+            "timestamp": one._replace(timestamp_ms=NOW_MS - 7),
+            "key": one._replace(key=b"other"),
+        }[kind]
+        self.target[at] = (offset, altered)
+        return "changed", place, offset, (kind,)
+
+
+def _is_alike(one: Rec, other: Rec) -> bool:
+    return (
+        one.timestamp_ms == other.timestamp_ms
+        or (one.value is not None and one.value == other.value)
+        or (one.value == other.value and (one.timestamp_ms == other.timestamp_ms or one.headers == other.headers))
+    )
+
+
+def play(seed: int, patch: pytest.MonkeyPatch) -> tuple[str, RangeResult, Expected | None]:
+    chance = random.Random(seed)
+    # Without a position, what is not copied yet is told by what is behind the last copy; it has to be aligned well.
+    has_position = chance.random() < 0.8
+    for module, name, value in (
+        (comparison, "_FIRST_WINDOW", chance.choice((4, 64))),
+        (comparison, "_LARGEST_WINDOW", chance.choice((16, 4096)) if has_position else 4096),
+        (comparison, "SURE", sure := chance.choice((3, 8))),
+        (alignment, "SURE", sure),
+    ):
+        patch.setattr(module, name, value)
+    flow = Flow(chance, chance.choice((3, 12, 60)), chance.choice(((True, True),) * 4 + ((True, False), (False, True))))
+    flow.repeats = has_position
+    for _ in range(chance.choice((5, 40, 80))):
+        flow.step()
+    kind = chance.choice(KINDS)
+    due = flow.read if has_position else -1
+    expected = None
+    if kind == "extra" and flow.target:
+        at = chance.randrange(len(flow.target))
+        before = flow.target[at - 1][0] if at else -1
+        if flow.target[at][0] > before + 1:
+            flow.target.insert(at, (before + 1, Rec(b"other", b"other", NOW_MS)))
+            expected = (kind, None, before + 1, ())
+            # The map knows it as a copy.
+            flow.origin[before + 1] = -1
+    elif kind != "nothing":
+        expected = flow.damage(kind, due)
+    end, target_end = flow.ends
+    flow.young = end, target_end
+    states = [(list(flow.source), list(flow.target))]
+    for _ in range(6):
+        if chance.random() < 0.5:
+            flow.step()
+        states.append((list(flow.source), list(flow.target)))
+    plan = RangePlan(
+        *("t", 0, "us.t", 0, 0, end, 0, target_end),
+        due=due,
+        is_compacted=flow.is_compacted,
+        is_last=True,
+        copies=tuple((offset, offset + 1) for offset in sorted(flow.origin)),
+        # One that moved is found if what is held at once has it from both logs.
+        held_bytes=1 << 24 if kind == "order" or not has_position else chance.choice((3000, 20_000, 1 << 24)),
+    )
+    sizes = {"source": chance.choice((1, 4, 30)), "target": chance.choice((1, 4, 30))}
+    opened = 0
+
+    def open_reader(side: str, begin: int, behind: int) -> LogReader:
+        nonlocal opened
+        state, opened = states[min(opened // 2, len(states) - 1)], opened + 1
+        return FakeReader(state[side == "target"], begin, behind, sizes[side], 0)
+
+    return kind, asyncio.run(Comparison(plan, open_reader).run()), expected
+
+
+def check(seeds: range) -> dict[str, int]:
+    """Return how many damages of each kind were found."""
+    counts = dict.fromkeys(KINDS, 0)
+    for seed in seeds:
+        with pytest.MonkeyPatch.context() as patch:
+            kind, result, expected = play(seed, patch)
+        found = [(one.kind.value, one.source_offset, one.target_offset, one.fields) for one in result.differences]
+        assert len(found) == result.differences_total, seed
+        if expected is None:
+            assert found == [], (seed, kind)
+        elif kind == "order":
+            assert found and {one[0] for one in found} == {DifferenceKind.ORDER}, (seed, kind, expected, found)
+            assert len(found) <= 2, (seed, found)
+        elif kind == "doubled" and found and found[0][0] in (DifferenceKind.MISSING, DifferenceKind.EXTRA):
+            # A cleaner has removed one meanwhile: the target's the last one, or the source's the one copied again.
+            assert len(found) == 1, (seed, found)
+        else:
+            assert found == [expected], (seed, kind)
+        counts[kind] += expected is not None or kind == "nothing"
+    return counts
+
+
+def test_damage_is_named_whatever_the_cleaners_did() -> None:
+    counts = check(range(600))
+    assert min(counts.values()) >= 10, counts
+
+
+@pytest.mark.long
+def test_damage_is_named_in_many_more_schedules() -> None:
+    check(range(600, 20_000))
