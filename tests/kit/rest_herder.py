@@ -125,7 +125,7 @@ class DictHerder:
         if name not in self.configs:
             raise NotFound(f"No status found for connector {name}")
         running = replace(RUNNING, worker_id=self.worker_id)
-        failed = replace(running, state=State.FAILED, trace="it broke")
+        failed = Status(State.FAILED, self.worker_id, 3, trace="it broke")
         return ConnectorStateInfo(name, running, {1: failed, 0: running}, "source")
 
     def task_status(self, task: TaskId) -> Status:
