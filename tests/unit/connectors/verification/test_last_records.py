@@ -205,7 +205,7 @@ def play(seed: int, patch: pytest.MonkeyPatch) -> tuple[str, RangeResult, Expect
         flow.step()
     kind = chance.choice(KINDS)
     due = flow.read if has_position else -1
-    expected = None
+    expected: Expected | None = None
     if kind == "extra" and flow.target:
         at = chance.randrange(len(flow.target))
         before = flow.target[at - 1][0] if at else -1
