@@ -94,7 +94,7 @@ class _Lasts:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _KeySeen:
     """What a log has of a key in doubt: its last ``record``, the keys ``behind`` it, and the offsets of what it has of
     the source's last record, and of the target's."""
 
@@ -261,11 +261,11 @@ class LastRecords:
                 await cursor.reader.close()
         return found
 
-    async def _look(self, faults: dict[_Key, _Lasts], is_target: bool) -> dict[_Key, _Seen]:
+    async def _look(self, faults: dict[_Key, _Lasts], is_target: bool) -> dict[_Key, _KeySeen]:
         """Return what one log has of the keys in doubt."""
-        found = {key: _Seen() for key in faults}
+        found = {key: _KeySeen() for key in faults}
         end = self._plan.target_end if is_target else self._source_end
-        waiting: list[_Seen] = []
+        waiting: list[_KeySeen] = []
         cursor = self._open("target" if is_target else "source")
         try:
             while await cursor.fill():
