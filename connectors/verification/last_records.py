@@ -14,7 +14,7 @@ is a later record too: it excuses the side that lacks the last one before.
 A key that breaks rule 1 is one difference, for all else of that key may be a cleaner's work. Of two last records that
 are not the same, the one that lies further on is what the other log lacks: an earlier one is removed because of it.
 If they lie at the same place, one is the altered copy of the other; if they have nothing else in common, the source's
-is missing, and the target's is an older one. What lies further on is told by the keys that obey rule 1.
+is missing, and the target's is an older one. What lies further on follows from the keys that obey rule 1.
 
 An alignment finds keys to look at: one whose records all have partners obeys the rule. What is held in memory are
 these keys; if they are too many, all keys are looked at, a part of them (by hash) with each pass over both logs.
