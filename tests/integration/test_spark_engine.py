@@ -151,5 +151,6 @@ async def test_the_recorded_classes_are_those_that_the_next_spark_uses(
     settings = SparkSettings(JAVA_HOME)
     assert with_archive(settings) is settings
     recorded = await record_archive(settings)
+    assert recorded is not None
     assert recorded.stat().st_size > 10_000_000
     assert str(recorded) in with_archive(settings).java_options

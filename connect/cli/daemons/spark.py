@@ -40,8 +40,9 @@ def with_archive(settings: SparkSettings) -> SparkSettings:
     return settings if archive is None else replace(settings, java_options=f"-XX:SharedArchiveFile={archive}")
 
 
-async def record_archive(settings: SparkSettings) -> Path:
-    """Start Spark once, run slices that have nothing to copy, and archive the classes that were loaded.
+async def record_archive(settings: SparkSettings) -> Path | None:
+    """Start Spark once, run slices that have nothing to copy, and archive the classes that were loaded. Return None if
+    this Java writes no archive, as one without an archive of the JDK's classes.
 
     Raises :class:`connectors.spark.engine.EngineLost` or ``EngineBroken`` if Spark does not start.
     """
@@ -56,7 +57,7 @@ async def record_archive(settings: SparkSettings) -> Path:
             job = await engine.start_job(_NO_LINK, query)
             await job.finished
         await engine.stop()
-        return archive.keep(draft)
+        return archive.keep(draft) if draft.exists() else None
     finally:
         await engine.stop()
         with contextlib.suppress(FileNotFoundError):
@@ -140,5 +141,8 @@ def warm() -> int:
         print(f"Spark's classes are already cached: {archive}")
     else:
         print("Caching the classes that Spark loads. This takes about half a minute, once.", flush=True)
-        print(f"Cached: {asyncio.run(record_archive(settings))}")
+        recorded = asyncio.run(record_archive(settings))
+        print(
+            f"Cached: {recorded}" if recorded else "This Java caches no classes. Spark works, but starts more slowly."
+        )
     return EXIT_OK

