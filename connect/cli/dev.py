@@ -21,8 +21,8 @@ from connect.embedded.brokers import KafkaCluster
 
 _CHECK_S: Final = 0.5
 _HIGHEST_PORT: Final = 65_535
-#: Where a mirror of the printed file serves REST.
-REST: Final = "http://localhost:8083"
+#: Where a mirror of the printed file serves REST if there is no --port-base.
+_REST_PORT: Final = 8083
 _ALIAS: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -34,7 +34,7 @@ def dev(
         typer.Option(
             min=1,
             max=_HIGHEST_PORT,
-            help="First client port; the others follow. Default: free ports.",
+            help="First client port. The others follow, then the mirror's REST. Default: free ports, REST on 8083.",
             show_default=False,
         ),
     ] = None,
@@ -46,7 +46,8 @@ def dev(
     brokers again, with their data.
     """
     aliases = _aliases(clusters)
-    if port_base is not None and port_base + len(aliases) * nodes - 1 > _HIGHEST_PORT:
+    rest_port = _REST_PORT if port_base is None else port_base + len(aliases) * nodes
+    if rest_port > _HIGHEST_PORT:
         raise ConfigError(f"--port-base {port_base} leaves too few ports for {len(aliases)} clusters of {nodes} nodes")
     # SIGTERM ends the command like Ctrl-C, by an exception in this thread.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -57,7 +58,7 @@ def dev(
                 for number, alias in enumerate(aliases)
             ]
             asyncio.run(_create(started[0], [name.strip() for name in topics.split(",") if name.strip()]))
-            print(properties({cluster.name: cluster.bootstrap for cluster in started}, REST))
+            print(properties({cluster.name: cluster.bootstrap for cluster in started}, f"http://localhost:{rest_port}"))
             print("# Save the lines above as mm2.properties, then: heliograph mirror mm2.properties")
             for cluster in started:
                 pids = ", ".join(str(node.pid) for node in cluster.nodes)

@@ -33,9 +33,12 @@ def in_words(change: Change) -> tuple[str, str]:
     """Return what changes, and how."""
     match change:
         case CreateTopic():
-            of = f", of {change.source_topic}" if change.source_topic else ", internal topic"
-            configs = "".join(f", {key}={value}" for key, value in change.configs.items())
-            return change.topic, f"{_count(change.partitions)}, {_factor(change.replication_factor)}{of}{configs}"
+            if change.source_topic:
+                more = [f"of {change.source_topic}", *(f"{key}={value}" for key, value in change.configs.items())]
+            else:
+                compacted = change.configs.get("cleanup.policy") == "compact"
+                more = ["compacted internal topic" if compacted else "internal topic"]
+            return change.topic, ", ".join([_count(change.partitions), _factor(change.replication_factor), *more])
         case AddPartitions():
             return change.topic, f"{change.have} -> {change.want}, as {change.source_topic}"
         case AlterConfig():

@@ -45,6 +45,8 @@ from connectors.source.worker_context import FlowParts, looked_at_parts
 from connectors.topic_sync.cluster_changes import CreateTopic
 
 _COLUMNS: Final = ("cluster", "what", "how")
+#: Names up to this length are not folded: 80 columns leave room for the settings too.
+_WHOLE_CHARACTERS: Final = 32
 
 
 def plan_as_json(plans: Sequence[FlowPlan]) -> dict[str, Any]:
@@ -69,7 +71,9 @@ def plan_as_json(plans: Sequence[FlowPlan]) -> dict[str, Any]:
 def show_plans(plans: Sequence[FlowPlan], *, everything: bool) -> None:
     """Print a table for each flow, of all changes if ``everything``."""
     for plan in plans:
-        rows = table(("change", *_COLUMNS), plan_rows(plan, everything=everything), whole=("change",))
+        cells = list(plan_rows(plan, everything=everything))
+        short = all(len(what) <= _WHOLE_CHARACTERS for _, _, what, _ in cells)
+        rows = table(("change", *_COLUMNS), cells, whole=("change", "what") if short else ("change",))
         kinds = Counter(type(one.change) for one in plan.changes)
         counts = [(kinds[kind], words) for kind, (_, _, words) in ACTIONS.items()]
         summary = _summary(counts, "nothing to change", unknown=bool(plan.unknown))

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import importlib
+import signal
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,6 +12,8 @@ from connect.cli.commands.plan import internal_topics
 from connect.cli.dev import dev, properties
 from connect.core.errors import ConfigError
 from connectors.config.mm2_properties import load, mirrored
+
+module = importlib.import_module("connect.cli.dev")
 
 
 @pytest.mark.parametrize("clusters", ["", ",", "us,us", "us, eu ,us"])
@@ -38,3 +44,18 @@ def test_what_is_printed_is_a_file_that_mirrors_with_the_brokers_replicas(tmp_pa
 def test_ports_beyond_the_last_are_refused_before_anything_starts() -> None:
     with pytest.raises(ConfigError, match="--port-base 65533 leaves too few ports for 2 clusters of 2 nodes"):
         dev("us,eu", 2, 65_533)
+
+
+def test_rest_takes_a_port_of_its_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(
+        module, "_start", lambda alias, *_: nullcontext(SimpleNamespace(name=alias, bootstrap="localhost:1", nodes=()))
+    )
+    monkeypatch.setattr(module, "_watch", lambda _: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    listeners = []
+    for port_base in (None, 19_092, 29_092):
+        dev("us,eu", 3, port_base)
+        listeners += [line for line in capsys.readouterr().out.splitlines() if line.startswith("listeners")]
+    assert listeners == [f"listeners = http://localhost:{port}" for port in (8083, 19_098, 29_098)]
+    with pytest.raises(ConfigError, match="leaves too few ports"):
+        dev("us,eu", 1, 65_534)

@@ -1,0 +1,27 @@
+"""The table of ``heliograph plan`` on a narrow terminal."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from connect.cli import tables
+from connect.cli.commands.plan import show_plans
+from connectors.inspection.flow_plan import FlowPlan, Planned
+from connectors.topic_sync.cluster_changes import CreateTopic
+
+
+def test_80_columns_break_no_name_and_no_setting(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tables, "console", lambda: Console(width=80, highlight=False))
+    compacted = {"cleanup.policy": "compact", "max.compaction.lag.ms": "3600000"}
+    internal = CreateTopic("mm2-offset-map.us.internal", "", 25, -1, compacted)
+    mirrored = CreateTopic("us.orders", "orders", 3, -1, {"retention.ms": "604800000"})
+    show_plans([FlowPlan("us->eu", (Planned("eu", internal), Planned("eu", mirrored)))], everything=False)
+    printed = capsys.readouterr().out
+    for whole in ("mm2-offset-map.us.internal", "retention.ms=604800000"):
+        assert whole in printed
+    assert "compaction.lag" not in printed
+    assert "compacted internal topic" in " ".join(printed.split())
+    assert max(map(len, printed.splitlines())) <= 80
