@@ -249,7 +249,7 @@ async def until(timeout_s: float, what: str, attempt: Callable[[], Awaitable[T]]
     async def wait(error: RetriableError) -> None:
         nonlocal reason
         if str(error) != reason:
-            log.info("%s: %s; retrying", what, error)
+            log.debug("%s: %s; retrying", what, error)
         reason = str(error)
         await pauses.wait()
 

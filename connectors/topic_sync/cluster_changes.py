@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 from connect.core.audit import state_changed
 from connect.core.model import NewTopic
+from connect.core.wording import counted
 from connect.kafka.authorization import AclBinding
 from connect.kafka.log.topic_admin import Admin, TopicExists
 
@@ -152,8 +153,8 @@ def _is_made(change: CreateTopic, outcomes: Mapping[str, Exception | None], refu
         refusals.take(change.topic, error)
         return False
     if error is None:
-        count = change.partitions
-        said = "%s: %s now has %d partitions"
+        count = counted(change.partitions, "partition")
+        said = "%s: %s now has %s"
         state_changed(log, logging.INFO, "topic-created", change.topic, said, refusals.flow, change.topic, count)
     refusals.forget(change.topic)
     return True
@@ -167,9 +168,9 @@ async def add_partitions(admin: Admin, changes: Sequence[AddPartitions], refusal
         for change in batch:
             error = outcomes[change.topic]
             if error is None:
-                had = change.have
-                said, about = "%s: %s now has %d partitions, it had %d", (refusals.flow, change.topic)
-                state_changed(log, logging.INFO, "partitions-added", change.topic, said, *about, change.want, had)
+                want = counted(change.want, "partition")
+                said, about = "%s: %s now has %s, it had %d", (refusals.flow, change.topic)
+                state_changed(log, logging.INFO, "partitions-added", change.topic, said, *about, want, change.have)
                 refusals.forget(change.topic)
                 made.append(change)
             else:

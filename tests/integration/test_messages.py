@@ -333,5 +333,5 @@ async def test_a_cluster_that_comes_up_later_is_waited_for(us: KafkaCluster, tmp
         line = until_logged(process, "retrying")
         assert f"cluster eu ({cluster_config.HOST}:{port})" in line
         clusters.enter_context(KafkaCluster.start("late", client_ports=[port]))
-        until_logged(process, f"us.{topic} now has 1 partitions")
+        until_logged(process, f"us.{topic} now has 1 partition")
         assert ended_by(process, signal.SIGTERM) == 0

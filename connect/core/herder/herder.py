@@ -111,7 +111,7 @@ def write_session_key(s: HerderState, key: bytes) -> None:
     s.making_key = False
     if not is_session_key_due(s):
         return
-    s.say("Distributing a new session key")
+    s.say("Distributing a new session key", "debug")
 
     def written(error: Exception | None) -> None:
         if error is None:

@@ -255,7 +255,8 @@ def joined(s: HerderState, event: Joined) -> None:
     s.say(
         f"Joined generation {event.generation} with protocol {event.protocol}"
         f"{' as leader' if s.is_leader else ''}: {_counts(s.held or MutableAllocation())} here, "
-        f"{len(assignment.revoked.connectors)} connectors and {len(assignment.revoked.tasks)} tasks revoked"
+        f"{len(assignment.revoked.connectors)} connectors and {len(assignment.revoked.tasks)} tasks revoked",
+        "debug",
     )
     if not s.is_leader:
         _check_urls(s, [assignment.leader_url])

@@ -159,7 +159,7 @@ def _publish(s: HerderState, connector: str, outcome: tuple[Mapping[str, str], .
         s.publishing.succeed(connector)
     elif s.is_leader:
         token = _send(s, connector, outcome)
-        s.say(f"Writing {len(outcome)} task configs of {connector}")
+        s.say(f"Writing {len(outcome)} task configs of {connector}", "debug")
         s.write_config(steps(connector, outcome), lambda error: sent(s, token, connector, error))
     elif not (s.leader_url or "").startswith("http"):
         _concluded(s, connector, RetriableError(_NO_LEADER_REST))

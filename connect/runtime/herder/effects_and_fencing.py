@@ -348,7 +348,7 @@ class EffectHandler:
         if state is not State.FAILED:  # the failure has its own line
             kind = "connector" if isinstance(work, str) else "task"
             extra = {EVENT: f"{kind}-{state.lower()}", SUBJECT: str(work)}
-            log.info("%s %s is %s", kind, work, state, extra=extra)
+            log.info("%s: %s %s is %s", self.driver.name, kind, work, state, extra=extra)
         trace = None if failure is None else failure.trace
         status = Status(state, self.worker_id, self.core.generation, trace, version, restarts)
         self.statuses.put(work, status, safe=state in _SAFE)

@@ -36,7 +36,7 @@ class Worker:
         self.effect_handler = EffectHandler(
             nothing,
             cast(Any, SimpleNamespace(generation=3)),
-            cast(Any, SimpleNamespace(put=self.events.append)),
+            cast(Any, SimpleNamespace(name="us->eu", put=self.events.append)),
             nothing,
             cast(Any, SimpleNamespace(put=self._put)),
             self.restarts,
@@ -130,3 +130,9 @@ def test_deleted_connectors_are_forgotten() -> None:
     worker.configs.apply(2, "connector-c", None)
     worker.effect_handler.reported(TaskId("d", 0), State.FAILED, PASSING, None)
     assert worker.restarts.totals == {TaskId("d", 0): 1}
+
+
+def test_the_line_of_a_state_names_the_flow(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    Worker({}).effect_handler.reported("c", State.RUNNING, None, None)
+    assert caplog.messages == ["us->eu: connector c is RUNNING"]
