@@ -181,7 +181,8 @@ class LagWatch:
         try:
             waiting, resting = await self._read(name, watched, tasks, is_same=is_same)
         except BaseException:
-            watched.running = []  # so that the next poll looks at everything
+            watched.running = []  # so that the next poll looks at everything, even if no task runs then
+            watched.at_rest.clear()
             raise
         lags = watched.at_rest | waiting
         self._host.seen[name] = LagSnapshot(watched.settings.flow_name, wall_ms(), lags, resting, waiting=waiting)

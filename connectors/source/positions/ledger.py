@@ -303,7 +303,8 @@ class Ledger:
         :meth:`commit_succeeded` for each, or :meth:`give_back` if storing failed."""
         scope, due = (CommitScope.ALL, self._unwritten(CommitScope.ALL)) if now_s is None else self._due(now_s)
         for entry in due:
-            if entry.position is not None:
+            # It may have left since the last one was yielded.
+            if entry.position is not None and self.entries.get(entry.pair.source) is entry:
                 commit = _commit_of(entry, entry.position, scope)
                 entry.is_dirty, entry.written = False, commit.scope
                 entry.runs, entry.passing = [], None

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from connect.api.source import ConnectorHere, TaskReport
+from connect.core.errors import RetriableError
 from connect.kafka.concurrency import wall_ms
 from connectors.config.connector_configs import source_settings
 from connectors.flow_progress import (
@@ -166,6 +167,23 @@ async def test_a_look_costs_the_partitions_that_moved(worker: Worker) -> None:
     seen = worker.host.seen["us-eu"]
     assert (len(seen.lags), many[3] in seen.lags) == (1001, False)
     assert seen.whole() == together(seen.lags.values())
+
+
+async def test_nothing_rests_of_a_task_that_ended_while_the_source_did_not_answer(worker: Worker) -> None:
+    worker.states = ["RUNNING"] * 3
+    worker.runs(0, "running", A, at=9, fetched_ms=wall_ms())
+    await worker.look()
+    assert [*worker.watched.at_rest] == [A]
+    worker.watched.reader.of, reader = _no_answer, worker.watched.reader.of
+    with pytest.raises(RetriableError):
+        await worker.look()
+    worker.watched.reader.of, worker.host.running = reader, {}
+    worker.states = ["PAUSED"] * 3
+    assert await worker.look() == ({A: 5, B: 5, C: 5}, [0, 1, 2])
+
+
+async def _no_answer(*_: object) -> FlowLag:
+    raise RetriableError("no broker answers")
 
 
 async def test_a_connector_without_tasks_is_watched_until_it_is_elsewhere(
