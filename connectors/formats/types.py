@@ -12,7 +12,10 @@ from uuid import UUID
 
 
 class Wired:
-    """A dataclass that crosses a process border as JSON: its fields by name, tuples as lists, ids as text."""
+    """A dataclass that crosses a process border as JSON: its fields by name, tuples as lists, ids as text.
+
+    A field that an older release does not send has its default, and an unknown one is ignored.
+    """
 
     __slots__ = ()
 
@@ -23,7 +26,7 @@ class Wired:
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         kind: Any = cls
-        return cls(**{name: _from_wire(one, data[name]) for name, one in _types_of(kind).items()})
+        return cls(**{name: _from_wire(one, data[name]) for name, one in _types_of(kind).items() if name in data})
 
 
 @cache

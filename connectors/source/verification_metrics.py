@@ -78,7 +78,9 @@ async def read_last_runs(host: MirrorHost, watched: Mapping[str, Watched]) -> No
                 continue
             due_s[name] = time.monotonic() + _READ_EACH_S
             try:
-                host.verified[name] = one.settings, await read_last_run(one.parts.store, one.settings)
+                last = await read_last_run(one.parts.store, one.settings)
+                if watched.get(name) is one:  # else it was forgotten meanwhile
+                    host.verified[name] = one.settings, last
             except HeliographError as error:
                 if said.get(name) != str(error):
                     log.warning("%s: what its last verification found cannot be read: %s", name, error)

@@ -27,7 +27,7 @@ _LEAST_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class LastVerification(Wired):
-    """The last run that reached its end.
+    """The last run that reached its end, or has found a difference.
 
     Args:
         ended_ms: When the last one over all topics ended, in milliseconds since 1970; -1 if none did.
@@ -72,8 +72,8 @@ def after_run(
     offsets: int,
     left_out: Sequence[PartitionResult] | None = None,
 ) -> LastVerification:
-    """Return the record after a run that compared ``offsets`` source offsets. ``left_out``: of a run over some topics,
-    what is known of all others."""
+    """Return the record after a run that compared ``offsets`` source offsets. ``left_out``: of a run that is not one of
+    the whole flow, what is known of topics that it left out; partitions that were unread stay so."""
     known = (*result.partitions, *(left_out or ()))
     verified_to: dict[str, list[int]] = {}
     for one in sorted(known, key=lambda one: (one.topic, one.partition)):
@@ -85,7 +85,7 @@ def after_run(
         ended_ms=result.ended_ms if left_out is None else before.ended_ms,
         records=sum(one.records for one in known),
         differences=sum(one.differences_total for one in known),
-        unread=len(result.unread),
+        unread=max(len(result.unread), 0 if left_out is None else before.unread),
         offsets_s=offsets / result.read_s if measures and offsets and result.read_s > 0 else before.offsets_s,
         verified_to=verified_to,
     )

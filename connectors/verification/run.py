@@ -159,9 +159,9 @@ class Verification:
             unread=tuple(unread),
             samples=tuple(self._samples),
         )
-        if not is_late and not options.is_part:
+        if not options.is_part and not (is_late and result.is_equal):
             others = [each.result for one, each in stored.items() if not options.wants(one.topic)]
-            left_out = others if options.topics else None
+            left_out = others if options.topics or is_late else None
             before = (await self._last.load()).get("", LastVerification())
             await self._last.store({"": after_run(before, result, self._progress(everyone).offsets, left_out)})
         return result

@@ -245,7 +245,7 @@ async def _failover(
     steps = make(site, failover_options, report_on_stderr, controls)
     looked = await steps.look()
     source, error = looked.snapshot.source, looked.snapshot.source_error
-    if error and not failover_options.is_gone and arguments.executes and can_ask(arguments):
+    if error and not failover_options.is_gone and arguments.executes and verifier is None and can_ask(arguments):
         print(f"cluster {source} does not answer: {error}")
         if ask(f"If it is lost, and no producer writes to it, type its alias ({source}): ") == source:
             steps = make(site, replace(failover_options, is_gone=True), report_on_stderr, controls)

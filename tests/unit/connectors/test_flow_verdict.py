@@ -344,3 +344,12 @@ def _parse(words: list[str]) -> None:
     while hasattr(command, "commands"):
         command, at = command.commands[words[at]], at + 1
     command.make_context(words[at - 1], words[at:])
+
+
+def test_facts_of_a_worker_of_an_older_release_are_read() -> None:
+    """As in a rolling upgrade: it sends no field that came later."""
+    facts = FlowFacts(FlowName("us", "eu"), 5, verified=VerifiedFacts(1, 2, 3))
+    sent = facts.to_wire()
+    assert FlowFacts.from_wire({**sent, "later": 1}) == facts
+    del sent["verified"]
+    assert FlowFacts.from_wire(sent) == replace(facts, verified=None)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -13,6 +15,7 @@ from connectors.flow_progress import LagSnapshot, lag_of
 from connectors.flow_verified import VerifiedFacts
 from connectors.formats.types import TopicPartition
 from connectors.policy import make_policy
+from connectors.source import verification_metrics as verification_metrics_module
 from connectors.source.verification_metrics import verification_metrics
 from connectors.source.worker_context import MirrorHost
 from connectors.verification.last_run import LAST_RUN, LastVerification, after_run
@@ -46,7 +49,7 @@ def test_a_record_has_the_sums_of_a_run_and_where_each_partition_is() -> None:
 
 def test_a_run_of_some_topics_keeps_the_others_and_is_not_one_of_the_flow() -> None:
     some = after_run(replace(WHOLE, ended_ms=3), result(part("b", 0, 9, 8), read_s=0.1), 2, [part("a", 2, 5, 4, 1)])
-    assert (some.ended_ms, some.records, some.differences, some.unread) == (3, 12, 1, 0)
+    assert (some.ended_ms, some.records, some.differences, some.unread) == (3, 12, 1, 1)
     assert some.verified_to == {"b": [9], "a": [-1, -1, 5]}
     assert some.offsets_s == 50.0, "too short a time measures nothing"
     assert after_run(LastVerification(), result(part("b", 0, 9, 8)), 2, []).ended_ms == -1
@@ -100,3 +103,22 @@ async def test_a_worker_shows_its_part_of_what_is_new() -> None:
             if sample.labels == {"source": "us", "target": "eu"}
         }
         assert found.items() >= shown.items()
+
+
+async def test_what_was_read_of_a_connector_that_is_gone_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rebalance during the read took it to another worker: its differences would stay here for ever."""
+    host, reads = MirrorHost({"group.id": "group"}, *cast(Any, [None] * 3)), asyncio.Event()
+    watched: dict[str, Any] = {"us-eu": MagicMock()}
+
+    async def forgotten(*_: object) -> LastVerification:
+        watched.clear()
+        host.forget("us-eu")
+        reads.set()
+        return WHOLE
+
+    monkeypatch.setattr(verification_metrics_module, "read_last_run", forgotten)
+    reading = asyncio.create_task(verification_metrics_module.read_last_runs(host, watched))
+    await reads.wait()
+    await asyncio.sleep(0)
+    reading.cancel()
+    assert not host.verified

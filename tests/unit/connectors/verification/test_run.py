@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -14,10 +15,13 @@ from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.topic_admin import Admin
 from connectors.config.mm2_properties import Flow, load
+from connectors.formats.types import TopicPartition
 from connectors.verification import run
 from connectors.verification.last_run import LastVerification
 from connectors.verification.planning import FlowClusters, VerifyOptions
+from connectors.verification.report import PartitionResult
 from connectors.verification.run import Verification
+from connectors.verification.state import Verified
 
 
 @pytest.fixture
@@ -66,6 +70,25 @@ async def test_a_run_ends_in_time_and_is_not_the_last_that_ended(verification: V
     cast(Any, verification)._task = forever.wait
     found = await verification.run()
     assert (found.is_complete, found.unread, last.values) == (False, (), {})
+
+
+async def test_what_a_run_that_is_late_found_is_stored(
+    verification: Verification, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An alert must not wait for a run that reaches the end."""
+    last, forever = stored(verification), asyncio.Event()
+    verification._options = replace(verification._options, within_s=0.01)
+    part = PartitionResult("t", 0, "t", 0, 6, 0, 0, 0, 6, 9, 1, (), 2)
+    scope = MagicMock(verified=Verified(part, 6, "", ""), source=TopicPartition("t", 0), first=0, offsets=9, failure="")
+
+    async def planned(*_: object) -> tuple[list[Any], list[str]]:
+        return [scope], []
+
+    monkeypatch.setattr(run, "plan_partitions", planned)
+    cast(Any, verification)._task = forever.wait
+    assert not (await verification.run()).is_complete
+    found = cast(LastVerification, last.values[""])
+    assert (found.ended_ms, found.differences, found.verified_to) == (-1, 2, {"t": [6]})
 
 
 def stored(verification: Verification) -> Stored:

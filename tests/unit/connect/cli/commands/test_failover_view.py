@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from typer.testing import CliRunner
@@ -212,6 +214,20 @@ async def test_a_command_that_fails_does_not_hide_what_was_left(
 ) -> None:
     assert await code_of(Steps(*blocked), on_done=command) == code
     assert ("--on-done failed with exit code 5" in capsys.readouterr().err) == (command == "exit 5")
+
+
+async def test_a_source_that_is_silent_is_not_taken_for_lost_if_the_copy_shall_be_verified(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A failover from a lost source verifies nothing, so its groups would move without the proof."""
+    steps = Steps()
+    steps.plan = plan(replace(steps.plan.snapshot, source_error="silent", obstacles=("silent",)), FailoverOptions())
+    monkeypatch.setattr(failover, "can_ask", lambda _: True)
+    monkeypatch.setattr("builtins.input", pytest.fail)
+    monkeypatch.setattr(failover, "_verifier", lambda _: AsyncMock(begin=lambda: None))
+    monkeypatch.setattr("connectors.failover.execute.Failover", lambda *_, **__: steps)
+    assert await code_of(steps, verifies=True) == failover.EXIT_NO_GO
+    assert not steps.ran
 
 
 def test_a_rehearsal_executes_nothing(tmp_path: Path) -> None:
