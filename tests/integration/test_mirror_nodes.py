@@ -30,7 +30,7 @@ _EXACTLY_ONCE: Final = {
     "sync.topic.configs.interval.seconds": "1",
     "tasks.max": "3",
 }
-#: A record of each kind every so often, so that every node has an open transaction when it is killed.
+#: Between two rounds of records and transactions at the source.
 _FEED_PAUSE_S: Final = 0.1
 #: The session ends after six seconds; a machine of two cores is busy with all processes at once.
 _STANDS_IN_WITHIN_S: Final = 6.0 + 24.0
@@ -146,6 +146,7 @@ def test_three_nodes_with_exactly_once(us: KafkaCluster, eu: KafkaCluster, tmp_p
         flow.start("a", "b", "c")
         shared = flow.await_shared("a", "b", "c", tasks=3)
         flow.await_copying("a", "b", "c")
+        assert flow.compare().total("markers") > 0, "records are copied in transactions"
 
         # the one with the connector is killed; those that are left find a topic, and make it as it is at the source
         struck = shared[SOURCE]
