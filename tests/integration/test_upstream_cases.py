@@ -1,41 +1,55 @@
 """Cases of Kafka's ``MirrorConnectorsIntegrationBaseTest`` in one flow: ``testReplicateFromLatest``,
 ``testReplicationWithEmptyPartition``, ``testOneWayReplicationWithFrequentOffsetSyncs`` (``offset.lag.max = 0``), with
-the names of ``IdentityReplicationIntegrationTest``."""
+the names of ``IdentityReplicationIntegrationTest``; and what that class runs of the base class."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pytest
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from connect.embedded.brokers import KafkaCluster
 from connectors.checkpoint.offset_translation import OffsetSyncStore
+from connectors.client import (
+    checkpoint_topics,
+    heartbeat_topics,
+    replication_hops,
+    translate_offsets,
+    upstream_clusters,
+)
 from connectors.formats.mirror_records import OffsetSync
 from connectors.formats.types import TopicPartition
 from tests.interop.flow import read_all
 from tests.kit.copies import partition_count
 from tests.kit.mirror import CALM, SMALL, Mirror
-from tests.kit.moving import commit, committed
+from tests.kit.moving import COMPACTED, KINDS, PLACES, PLAIN, Feed, Mover, commit, committed, end_of, not_once
 from tests.kit.processes import wait_until
+from tests.kit.stock import Stock
 from tests.kit.topics import make_topics
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
+_IDENTITY: Final = "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
 _DEADLINE_S: Final = 240.0
 _POLL_S: Final = 0.3
 _OLD: Final = 10
 _LATER: Final = 100
+_ROUNDS: Final = 60
+_PLACES: Final = ("half", "ten")
 
 
-async def _write(us: KafkaCluster, topic: str, *numbers: int) -> None:
-    """To partition 0; 1 is left as it is."""
+async def _write(us: KafkaCluster, topic: str, *numbers: int, partition: int = 0) -> None:
+    """The other partitions are left as they are."""
     async with AIOKafkaProducer(bootstrap_servers=us.bootstrap) as producer:
         for number in numbers:
-            await producer.send_and_wait(topic, b"%d" % number, partition=0)
+            await producer.send_and_wait(topic, b"%d" % number, partition=partition)
 
 
 def test_from_the_latest_with_an_empty_partition_and_a_sync_for_each_record(
@@ -51,7 +65,7 @@ def test_from_the_latest_with_an_empty_partition_and_a_sync_for_each_record(
         f"{alias}->eu.enabled": "true",
         "topics": topic,
         "groups": group,
-        "replication.policy.class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy",
+        "replication.policy.class": _IDENTITY,
         **SMALL,
         **CALM,
         "emit.checkpoints.enabled": "true",
@@ -105,3 +119,118 @@ def test_from_the_latest_with_an_empty_partition_and_a_sync_for_each_record(
         assert [store.translate(place, offset) for offset in (end - 1, end)] == [end - 1 - first, end - first]
         assert store.translate(TopicPartition(topic, 1), 0) is None
         assert mirror.stop() == 0
+
+
+def test_identity_replication_of_all_that_a_mirror_does(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
+    """One way, with heartbeats of the other, as ``IdentityReplicationIntegrationTest`` starts it."""
+    name = uuid.uuid4().hex[:6]
+    alias, wide = f"us{name}", f"wide-{name}"
+    properties = {
+        "clusters": f"{alias}, eu",
+        f"{alias}.bootstrap.servers": us.bootstrap,
+        "eu.bootstrap.servers": eu.bootstrap,
+        f"{alias}->eu.enabled": "true",
+        f"{alias}.consumer.isolation.level": "read_committed",
+        "topics": f".*-{name}",
+        "groups": f"{name}-.*",
+        "replication.policy.class": _IDENTITY,
+        **SMALL,
+        **CALM,
+        "emit.heartbeats.enabled": "true",
+        "heartbeats.replication.enabled": "true",
+        "emit.checkpoints.enabled": "true",
+        "emit.checkpoints.interval.seconds": "1",
+        "sync.group.offsets.enabled": "true",
+        "sync.group.offsets.interval.seconds": "1",
+        "sync.topic.configs.enabled": "true",
+        "sync.topic.configs.interval.seconds": "1",
+        "refresh.topics.interval.seconds": "1",
+        "refresh.groups.interval.seconds": "1",
+    }
+    feed, movers = Feed(us.bootstrap, name), [Mover(f"{name}-{place}") for place in _PLACES]
+    asyncio.run(_prepare(us, feed, movers, wide))
+    with Mirror(properties, tmp_path) as mirror, contextlib.closing(Stock(us)) as source:
+        mirror.start()
+
+        def until(ask: Callable[[], object], what: str) -> None:
+            def answer() -> object:
+                assert mirror.is_running, mirror.log_lines()[-20:]
+                return ask()
+
+            wait_until(answer, _DEADLINE_S, what, _POLL_S)
+
+        with contextlib.closing(Stock(eu)) as target:
+            until(lambda: asyncio.run(target.partitions(wide)) == 1, "the topic is made")
+            assert asyncio.run(target.configs(feed.topics[COMPACTED]))["cleanup.policy"] == "compact"
+            asyncio.run(source.grow(wide, 3))
+            asyncio.run(source.alter(wide, {"retention.ms": "86400002"}))
+            asyncio.run(target.until_partitions(wide, 3))
+            asyncio.run(target.until_configs(wide, {"retention.ms": "86400002"}))
+        asyncio.run(_write(us, wide, 1, partition=2))
+        until(lambda: _values(eu, wide) == [(0, b"0"), (2, b"1")], "both records are where they were")
+
+        of_flow = {
+            "bootstrap.servers": eu.bootstrap,
+            "replication.policy.class": _IDENTITY,
+            "source.cluster.alias": alias,
+        }
+        for mover in movers:
+            until(partial(_goes_on, eu, feed, mover), f"{mover.group} goes on behind what it has processed")
+            until(partial(_is_translated, eu, of_flow, feed, mover), f"checkpoints of {mover.group}")
+
+        # syncs are at the source; heartbeats of the other way have the name that says where they come from
+        until(lambda: _synced(us) >= {*feed.topics.values(), wide}, "each topic has syncs")
+        until(lambda: alias in upstream_clusters(of_flow), "heartbeats of the source arrive")
+        assert replication_hops(of_flow, alias) == 1
+        assert f"{alias}.heartbeats" in heartbeat_topics(of_flow)
+        assert f"{alias}.checkpoints.internal" in checkpoint_topics(of_flow)
+
+        # nothing comes back
+        names = {*feed.topics.values(), wide}
+        for cluster in (us, eu):
+            assert {topic for topic in asyncio.run(_topics(cluster)) if topic.endswith(f"-{name}")} == names
+        assert _values(us, wide) == _values(eu, wide)
+        assert [value for _, value in _values(us, feed.topics[PLAIN])] == [one.value for one in feed.written[PLAIN]]
+        assert mirror.stop() == 0
+
+
+async def _prepare(us: KafkaCluster, feed: Feed, movers: Sequence[Mover], wide: str) -> None:
+    await feed.make()
+    await feed.write(_ROUNDS)
+    await make_topics(us.bootstrap, {wide: 1}, {"retention.ms": "86400001"})
+    await _write(us, wide, 0)
+    for mover in movers:
+        await mover.leave(us.bootstrap, feed.topics, PLACES[mover.group.rpartition("-")[2]])
+
+
+def _values(cluster: KafkaCluster, topic: str) -> list[tuple[int, bytes | None]]:
+    return [(one.partition, one.value) for one in asyncio.run(read_all(cluster.bootstrap, topic))]
+
+
+def _goes_on(eu: KafkaCluster, feed: Feed, mover: Mover) -> bool:
+    """Whether the group processes every record once that goes on at the target, from its own offsets there."""
+    at = asyncio.run(committed(eu.bootstrap, mover.group, feed.topics.values()))
+    moved = mover.copy()
+    for kind, topic in feed.topics.items():
+        if (begin := at[topic]) is None:
+            return False
+        asyncio.run(moved.process(eu.bootstrap, topic, kind, begin, asyncio.run(end_of(eu.bootstrap, topic))))
+    return not any(not_once(moved.seen[kind], feed.written[kind], is_compacted=kind == COMPACTED) for kind in KINDS)
+
+
+def _is_translated(eu: KafkaCluster, of_flow: Mapping[str, str], feed: Feed, mover: Mover) -> bool:
+    """Whether the group's checkpoints say where it stands."""
+    found = translate_offsets(of_flow, of_flow["source.cluster.alias"], mover.group, _DEADLINE_S)
+    stands = asyncio.run(committed(eu.bootstrap, mover.group, feed.topics.values()))
+    return {place.topic: at.offset for place, at in found.items()} == stands
+
+
+def _synced(us: KafkaCluster) -> set[str]:
+    """The topics that have offset syncs."""
+    records = asyncio.run(read_all(us.bootstrap, "mm2-offset-syncs.eu.internal"))
+    return {OffsetSync.decode(one.key, one.value).topic for one in records}
+
+
+async def _topics(cluster: KafkaCluster) -> set[str]:
+    async with AIOKafkaConsumer(bootstrap_servers=cluster.bootstrap) as consumer:
+        return set(await consumer.topics())

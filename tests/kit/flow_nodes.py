@@ -70,7 +70,8 @@ class FlowNodes:
             self.group = exits.enter_context(FlowGroup(self._eu.bootstrap, self.alias))
             self._runner = exits.enter_context(asyncio.Runner())
             pairs = [TopicPair(load.topic, f"{self.alias}.{load.topic}", load.partitions) for load in self._loads]
-            self._checker = Checker(self._us.bootstrap, self._eu.bootstrap, pairs)
+            committed = self._changes.get("eu.exactly.once.source.support") == "enabled"
+            self._checker = Checker(self._us.bootstrap, self._eu.bootstrap, pairs, committed=committed)
             for name, port in zip(self._names, cluster_config.choose(len(self._names)), strict=True):
                 directory = self._directory / name
                 directory.mkdir()
