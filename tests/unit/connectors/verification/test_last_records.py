@@ -216,11 +216,7 @@ def play(seed: int, patch: pytest.MonkeyPatch) -> tuple[str, RangeResult, Expect
     for _ in range(chance.choice((5, 40, 80))):
         flow.step()
     kind = chance.choice(KINDS)
-<<<<<<< HEAD
-    due = flow.read if has_position else -1
-=======
     due = flow.read if has_position or kind == "order" else -1
->>>>>>> f369dd82 (Add a proven rule for compacted logs to heliograph verify)
     expected: Expected | None = None
     if kind == "extra" and flow.target:
         at = chance.randrange(len(flow.target))
