@@ -1,23 +1,26 @@
 """Compare compacted logs by the last record of each key.
 
-A cleaner removes records; it never moves or changes one. It removes a record only if a later one of its key is in the
-log, or if it is a tombstone, or has no key. A tombstone goes last: nothing of its key is left in that log. So, whatever
-the cleaners of both logs did, and when, two logs with the same history obey these rules:
+A cleaner never moves or changes a record. It removes one only if a later one of its key is in the log, or if it has no
+key, or is a tombstone before which nothing of its key is left. So, whatever the cleaners of two logs with the same
+history did, and when:
 
 1. The last records of a key are the same in both logs, or one log has none and the other's last is a tombstone.
 2. The last records of the keys are in the same order in both logs.
 
 The proof: of all that was copied, the last record of a key has no later one that lets a cleaner remove it. If it is a
-tombstone, and gone, so is all before it. And no record passes another. What was written behind the compared ends
-is a later record too: it excuses the side that lacks the last one before.
+tombstone and gone, nothing of its key is left. And no record passes another. What was written behind the compared
+ends is a later record too: it excuses the log that lacks the last one before it.
 
-A key that breaks rule 1 is one difference, for all else of that key may be a cleaner's work. Of two last records that
-are not the same, the one that lies further on is what the other log lacks: an earlier one is removed because of it.
-If they lie at the same place, one is the altered copy of the other; if they have nothing else in common, the source's
-is missing, and the target's is an older one. What lies further on follows from the keys that obey rule 1.
+A key that breaks rule 1 is one difference, because all else of that key may be a cleaner's work. Of two last records
+that are not the same, the one that lies further on is what the other log lacks: the earlier one was removed because of
+it. At the same place one is the altered copy of the other; if they have nothing else in common, the source's is
+missing, and the target's is an older one. The keys that obey rule 1 tell which lies further on.
 
-An alignment finds keys to look at: one whose records all have partners obeys the rule. What is held in memory are
-these keys; if they are too many, all keys are looked at, a part of them (by hash) with each pass over both logs.
+An alignment finds the keys to look at, for a key whose records all have partners obeys rule 1. These keys are what is
+held in memory. If they are too many, all keys are looked at, a part of them (by hash) with each pass over both logs.
+
+What this does not see: a record that is not its key's last, a tombstone that is gone with all before it, and a last
+record that follows itself.
 """
 
 from __future__ import annotations

@@ -219,10 +219,20 @@ class LogReader:
         return self._batches.popleft()
 
     async def extend(self) -> None:
-        """Read up to where the log ends now."""
+        """Read up to where the log ends now. Raises RetriableError if its leader does not say it for a minute."""
         isolation = READ_COMMITTED if self._is_committed else READ_UNCOMMITTED
-        ends = await list_offsets(self._cluster, [self._partition], LATEST, isolation)
-        self.end = max(self.end, ends[self._partition])
+        clock = asyncio.get_running_loop().time
+        until_s = clock() + _STALLED_S
+        while True:
+            try:
+                ends = await list_offsets(self._cluster, [self._partition], LATEST, isolation)
+            except RetriableError:  # its leader moves, or has just started
+                if clock() >= until_s:
+                    raise
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            self.end = max(self.end, ends[self._partition])
+            return
 
     async def close(self) -> None:
         await self._scope.close()

@@ -104,7 +104,7 @@ def _play_round(scene: Scene, report: Report, seed: int, kinds: Sequence[Kind]) 
     began = time.monotonic()
     result = scene.verify(FULL)
     took_s = time.monotonic() - began
-    faults = judge(planted, result, scene.compacted_topics())
+    faults = judge(planted, result)
     report.rounds.append(Round(seed, [str(one) for one in planted], faults, took_s, result.read_bytes, result.read_s))
     print(f"round {len(report.rounds)}: {asdict(report.rounds[-1])}", file=sys.stderr, flush=True)
     scene.stop_brokers()

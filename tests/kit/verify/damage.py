@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -34,7 +34,7 @@ class Kind(enum.StrEnum):
 
 
 #: What a comparison by last value per key can see.
-_SEEN_IN_COMPACTED: Final = (Kind.MISSING, Kind.VALUE, Kind.HEADER, Kind.TIMESTAMP)
+_SEEN_IN_COMPACTED: Final = frozenset(Kind) - {Kind.DOUBLED, Kind.UNCOPIED}
 
 
 class Planted(NamedTuple):
@@ -110,15 +110,27 @@ class Planter:
         self.changed_source: dict[str, dict[int, bytes]] = {}
 
     def clean(self) -> None:
-        """Leave out half of the records of compacted targets that a later one of their key replaces."""
+        """Leave out half of the records of compacted topics that a later one of their key replaces, other ones at the
+        source than at the target."""
         for pair in self._pairs:
             if not pair.topic.compacted:
                 continue
             for base, batch in list(self._of(pair).items()):
-                found = batch.records() if batch.is_visible else []
-                kept = [one for one in found if one.offset in pair.last or self._chance.random() < 0.5]
-                if len(kept) < len(found):
+                kept = self._cleaned(batch, pair.last)
+                if kept is not None:
                     self._put(pair, base, kept)
+            last = {pair.offsets[offset] for offset in pair.last}
+            for batch in batches(pair.source):
+                kept = self._cleaned(batch, last)
+                if kept is not None:
+                    data = rebuilt(batch, kept) if kept else b""
+                    self.changed_source.setdefault(pair.source_name, {})[batch.header.base_offset] = data
+
+    def _cleaned(self, batch: Batch, last: Collection[int]) -> list[Record] | None:
+        """Return what a cleaner leaves of a batch; None if it leaves all."""
+        found = batch.records() if batch.is_visible else []
+        kept = [one for one in found if one.offset in last or self._chance.random() < 0.5]
+        return kept if len(kept) < len(found) else None
 
     def plant(self, kind: Kind) -> Planted:
         """Plant one damage of a kind, apart from all others."""
@@ -135,7 +147,7 @@ class Planter:
                 continue
             at = self._chance.randrange(len(found))
             offset = found[at].offset
-            if not self._is_free(pair, offset) or (pair.topic.compacted and offset not in pair.last):
+            if not self._is_free(pair, offset) or (pair.topic.compacted and not self._is_seen(pair, kind, found, at)):
                 continue
             damaged = _DAMAGE[kind](found, at)
             if damaged is None or (not damaged and base == max(self._of(pair))):
@@ -143,6 +155,14 @@ class Planter:
             self._put(pair, base, damaged)
             return self._planted(kind, pair, offset)
         raise AssertionError(f"nothing to damage: {kind}")
+
+    def _is_seen(self, pair: Pair, kind: Kind, found: Sequence[Record], at: int) -> bool:
+        """Whether a comparison by last records can see the damage: of a tombstone that is gone it cannot, because a
+        cleaner removes it too."""
+        if kind is Kind.SWAPPED and (at + 1 >= len(found) or found[at + 1].offset not in pair.last):
+            return False
+        is_gone = kind in (Kind.MISSING, Kind.KEY) and found[at].value is None
+        return found[at].offset in pair.last and not is_gone
 
     def _uncopy(self) -> Planted:
         pair = self._chance.choice([pair for pair in self._pairs if pair.aborted])

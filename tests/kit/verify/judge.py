@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from connectors.verification.report import Difference, DifferenceKind, VerificationResult
@@ -13,14 +13,14 @@ _FIELD: Final = {Kind.KEY: "key", Kind.VALUE: "value", Kind.HEADER: "headers", K
 _MOST: Final = {Kind.SWAPPED: 2}
 
 
-def judge(planted: Iterable[Planted], result: VerificationResult, compacted: Collection[str] = ()) -> list[str]:
+def judge(planted: Iterable[Planted], result: VerificationResult) -> list[str]:
     """Return a sentence for each damage that was not found and each difference that was not planted; empty if the
-    report is right. ``compacted``: topics that are compared by the last value of each key."""
+    report is right."""
     reported = [one for part in result.partitions for one in part.differences]
     faults = [f"{part}: unread" for part in result.unread]
     faults += [] if result.is_complete else ["the run is not complete"]
     for damage in planted:
-        matches = _matcher(damage, damage.topic in compacted)
+        matches = _matcher(damage)
         found = [one for one in reported if matches(one)]
         if not found:
             near = [one for one in reported if _is_near(damage, one)]
@@ -33,14 +33,14 @@ def judge(planted: Iterable[Planted], result: VerificationResult, compacted: Col
     return faults + ([f"{counted} more differences were counted and not named"] if counted else [])
 
 
-def _matcher(damage: Planted, is_compacted: bool) -> Callable[[Difference], bool]:
-    kinds = _kinds(damage.kind, is_compacted)
+def _matcher(damage: Planted) -> Callable[[Difference], bool]:
+    kind = _kind(damage.kind)
     after = 1 if damage.kind is Kind.SWAPPED else 0
 
     def matches(one: Difference) -> bool:
-        if (one.topic, one.partition) != (damage.topic, damage.partition) or one.kind not in kinds:
+        if (one.topic, one.partition) != (damage.topic, damage.partition) or one.kind is not kind:
             return False
-        if one.kind is DifferenceKind.CHANGED and not is_compacted and one.fields != (_FIELD[damage.kind],):
+        if kind is DifferenceKind.CHANGED and one.fields != (_FIELD[damage.kind],):
             return False
         if damage.kind is Kind.DOUBLED:
             return one.target_offset == damage.target_offset
@@ -53,13 +53,12 @@ def _matcher(damage: Planted, is_compacted: bool) -> Callable[[Difference], bool
     return matches
 
 
-def _kinds(kind: Kind, is_compacted: bool) -> tuple[DifferenceKind, ...]:
+def _kind(kind: Kind) -> DifferenceKind:
     if kind in (Kind.MISSING, Kind.UNCOPIED):
-        # An older value of the key may be left.
-        return (DifferenceKind.MISSING, *([DifferenceKind.CHANGED] if is_compacted else []))
+        return DifferenceKind.MISSING
     if kind is Kind.DOUBLED:
-        return (DifferenceKind.DOUBLED,)
-    return (DifferenceKind.ORDER if kind is Kind.SWAPPED else DifferenceKind.CHANGED,)
+        return DifferenceKind.DOUBLED
+    return DifferenceKind.ORDER if kind is Kind.SWAPPED else DifferenceKind.CHANGED
 
 
 def _is_near(damage: Planted, one: Difference) -> bool:

@@ -134,9 +134,6 @@ class Scene:
         self._damaged = set(planter.changed_source), set(planter.changed)
         return planted
 
-    def compacted_topics(self) -> set[str]:
-        return {topic.name for topic in self.topics if topic.compacted}
-
     def command(self, *options: str) -> list[str]:
         program = str(Path(sys.executable).parent / "heliograph")
         return [program, "verify", str(self.file), "--flow", f"{SOURCE}->{TARGET}", "--json", *options]

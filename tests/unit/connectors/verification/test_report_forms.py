@@ -16,9 +16,9 @@ from connectors.verification.report import (
     ReadSample,
     VerificationResult,
 )
-from connectors.verification.report_file import digest, page, read_report, to_document
-from connectors.verification.report_summary import coverage, explanations, headline
-from connectors.verification.report_text import to_text
+from connectors.verification.reports.file import digest, page, read_report, to_document
+from connectors.verification.reports.summary import coverage, explanations, headline
+from connectors.verification.reports.text import to_text
 
 AT_MS = 1_795_745_656_053
 HOSTILE = "</script><script>alert(1)</script>\x1b[31m"

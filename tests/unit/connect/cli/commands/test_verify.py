@@ -17,7 +17,7 @@ from connect.cli.commands import verify
 from connect.cli.commands.verify import VerifyArguments, run_verify
 from connect.core.errors import ConfigError
 from connectors.verification.report import PartitionResult, VerificationResult
-from connectors.verification.report_file import read_report
+from connectors.verification.reports.file import read_report
 
 EQUAL = VerificationResult("us->eu", 0, 0, {}, (PartitionResult("t", 0, "us.t", 0, 9, 9, 9, 0, 9, 9, 1),))
 DIFFERS = replace(EQUAL, partitions=(replace(EQUAL.partitions[0], differences_total=1),))

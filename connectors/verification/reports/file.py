@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from connect.core.errors import PermanentError
 from connectors.verification.report import VerificationResult
-from connectors.verification.report_html import data_of_page, to_html
+from connectors.verification.reports.html import data_of_page, to_html
 
 SUM: Final = "sha256"
 

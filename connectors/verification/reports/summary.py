@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from connect.core.wording import counted
+from connect.core.wording import bytes_text, counted
 from connectors.verification.report import Difference, ExplainedRange, RangeReason, VerificationResult
 
 
@@ -132,18 +132,6 @@ def rates(result: VerificationResult) -> Iterator[tuple[float, float]]:
         if sample.at_ms > at_ms:
             yield ((sample.at_ms - begin_ms) / 1000, (sample.read_bytes - read) / (sample.at_ms - at_ms) / 1000)
             at_ms, read = sample
-
-
-def bytes_text(count: int) -> str:
-    """Format bytes in three digits or so.
-
-    >>> bytes_text(999), bytes_text(2_140_000_000)
-    ('999 bytes', '2.1 GB')
-    """
-    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count} bytes"
 
 
 def share(part: int, whole: int) -> str:

@@ -6,18 +6,9 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from connect.core.wording import in_utc
+from connect.core.wording import bytes_text, in_utc
 from connectors.verification.report import Difference, VerificationResult
-from connectors.verification.report_summary import (
-    bytes_text,
-    coverage,
-    differences,
-    explanations,
-    headline,
-    limits,
-    share,
-    speed,
-)
+from connectors.verification.reports.summary import coverage, differences, explanations, headline, limits, share, speed
 
 _COLUMNS: Final = 80
 #: Most differences and topics that are shown.

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Final
 
-from connect.core.wording import in_utc
+from connect.core.wording import bytes_text, in_utc
 from connectors.verification.report import Difference, ExplainedRange, VerificationResult
-from connectors.verification.report_summary import (
+from connectors.verification.reports.summary import (
     TopicCoverage,
-    bytes_text,
     coverage,
     differences,
     explanations,

@@ -1,0 +1,1 @@
+"""The forms of a verification's report: text, JSON and HTML."""
