@@ -220,7 +220,7 @@ def _altered(part: bytes | None) -> bytes:
 
 
 def _swapped(found: Sequence[Record], at: int) -> list[Record] | None:
-    if at + 1 >= len(found):
+    if at + 1 >= len(found) or found[at + 1].offset != found[at].offset + 1:  # a cleaned batch has gaps
         return None
     one, other = found[at], found[at + 1]
     return [*found[:at], other._replace(offset=one.offset), one._replace(offset=other.offset), *found[at + 2 :]]
