@@ -266,7 +266,8 @@ def test_a_right_to_write_that_is_taken_away_stops_its_partition_only_and_is_nam
         assert f"TOPIC_AUTHORIZATION_FAILED (29); grant WRITE on topic us.{DENIED}, then start the flow again" in line
         under_load(stage)
     compare(stage, start)
-    assert len([line for line in stage.mirror.log_lines(start) if "QUARANTINED" in line and DENIED in line]) == 1
+    said = [line for line in stage.mirror.log_lines(start) if f"{DENIED}-0 QUARANTINED: " in line]
+    assert len([line for line in said if " ERROR us->eu task " in line]) == 1
 
 
 def test_a_target_that_is_deleted_under_a_batch_stops_its_partition_only(stage: BothWays) -> None:

@@ -56,6 +56,21 @@ def test_pause_and_resume_are_confirmed(stage: Stage) -> None:
         page.get_by_text("us->eu runs").first.wait_for()
 
 
+def test_stop_and_restart_are_confirmed(stage: Stage) -> None:
+    with stage.page(FLOW, role="operator") as page:
+        page.get_by_role("button", name="Stop").first.click()
+        page.get_by_role("dialog").get_by_role("button", name="Stop").click()
+        page.get_by_text("connector MirrorSourceConnector is STOPPED").first.wait_for()
+        page.get_by_role("button", name="Resume").first.click()
+        page.get_by_role("dialog").get_by_role("button", name="Resume").click()
+        page.get_by_text("us->eu runs").first.wait_for()
+        page.get_by_role("button", name="Restart", exact=True).first.click()
+        with page.expect_response(lambda answer: "/restart?includeTasks=true" in answer.url) as asked:
+            page.get_by_role("dialog").get_by_role("button", name="Restart").click()
+        assert asked.value.status == 202
+        page.get_by_text("us->eu runs").first.wait_for()
+
+
 def test_a_viewer_sees_no_actions(stage: Stage) -> None:
     for address in (FLOW, PARTITIONS):
         with stage.page(address, role="viewer") as page:
