@@ -202,7 +202,7 @@ def _is_alike(one: Rec, other: Rec) -> bool:
 
 def play(seed: int, patch: pytest.MonkeyPatch) -> tuple[str, RangeResult, Expected | None]:
     chance = random.Random(seed)
-    # Without a position, what is not copied yet is told by what is behind the last copy; it has to be aligned well.
+    # Without a position, what is not copied yet follows from what is behind the last copy; it has to be aligned well.
     has_position = chance.random() < 0.8
     for module, name, value in (
         (comparison, "_FIRST_WINDOW", chance.choice((4, 64))),

@@ -106,7 +106,7 @@ async def test_a_worker_shows_its_part_of_what_is_new() -> None:
 
 
 async def test_what_was_read_of_a_connector_that_is_gone_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rebalance during the read took it to another worker: its differences would stay here for ever."""
+    """A rebalance during the read took it to another worker: its differences would always stay here."""
     host, reads = MirrorHost({"group.id": "group"}, *cast(Any, [None] * 3)), asyncio.Event()
     watched: dict[str, Any] = {"us-eu": MagicMock()}
 
