@@ -7,13 +7,23 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+import aiokafka.client
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.errors import BrokerResponseError, NodeNotReadyError, ProducerClosed, kafka_errors
+from aiokafka.errors import (
+    BrokerResponseError,
+    KafkaConnectionError,
+    KafkaError,
+    NodeNotReadyError,
+    ProducerClosed,
+    kafka_errors,
+)
 from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.produce import ProduceRequest
 
+from connect.kafka.concurrency import Scope
 from connect.kafka.log.producer import SEQUENCES
-from connect.kafka.security.connection_settings import ConnectionSettings
+from connect.kafka.security.connection_settings import ConnectionSettings, format_address
 
 _END_S: Final = 5.0
 
@@ -44,6 +54,7 @@ def make_producer(
     """
     producer = AIOKafkaProducer(**connection.aiokafka_arguments(), **arguments)
     producer.client.send = _Gate(producer.client, check)
+    producer.client.bootstrap = partial(_bootstrap, producer.client, connection)
     # The library has one timeout for requests and records, but Connect's records outlive many requests.
     producer._message_accumulator._batch_ttl = delivery_timeout_s
     if (manager := producer._txn_manager) is not None:
@@ -85,6 +96,29 @@ class BuiltBatch(BatchBuilder):  # type: ignore[misc]  # no marker for its types
 
     def record_count(self) -> int:
         return self._records
+
+
+async def _bootstrap(client: Any, connection: ConnectionSettings) -> None:
+    """Replaces ``AIOKafkaClient.bootstrap``, which leaves its connection open if it is cancelled during its request.
+
+    Raises:
+        KafkaConnectionError: no bootstrap server answers.
+    """
+    failed: list[str] = []
+    for host, port in connection.bootstrap:
+        try:
+            opened = await aiokafka.client.create_conn(host, port, **connection.create_conn_arguments())
+            try:
+                client.cluster.update_metadata(await opened.send(MetadataRequest([])))
+            finally:
+                opened.close()
+        except (OSError, KafkaError, TimeoutError) as error:
+            failed.append(f"{format_address(host, port)}: {error!r}")
+        else:
+            # The client cancels and awaits it when it closes.
+            client._sync_task = Scope("aiokafka").spawn(client._md_synchronizer(), "update aiokafka's metadata")
+            return
+    raise KafkaConnectionError(f"no bootstrap server answers: {', '.join(failed)}")
 
 
 class _Gate:

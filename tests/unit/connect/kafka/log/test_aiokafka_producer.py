@@ -52,13 +52,14 @@ class Broker:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.lets_in = asyncio.Event()
-        self.connecting = 0
+        self.connecting = self.open = 0
         self.unanswered: list[asyncio.Future[None]] = []
         monkeypatch.setattr(aiokafka.client, "create_conn", self._connect)
 
     async def _connect(self, *_: object, **__: object) -> SimpleNamespace:
         self.connecting += 1
         await self.lets_in.wait()
+        self.open += 1
         return SimpleNamespace(connected=lambda: True, send=self._send, close=self._close)
 
     def _send(self, *_: object, **__: object) -> asyncio.Future[None]:
@@ -66,6 +67,7 @@ class Broker:
         return self.unanswered[-1]
 
     def _close(self, **_: object) -> asyncio.Future[None]:
+        self.open -= 1
         for answer in self.unanswered:
             if not answer.done():
                 answer.set_exception(aiokafka.errors.KafkaConnectionError("closed"))
@@ -123,3 +125,16 @@ async def test_the_lease_is_checked_when_the_connection_is_there(monkeypatch: py
         await sent
     assert not broker.unanswered
     await cut_off(producer)
+
+
+async def test_a_start_that_is_cancelled_leaves_no_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker(monkeypatch)
+    broker.lets_in.set()
+    producer = make_producer(SETTINGS, float("inf"))
+    starting = asyncio.ensure_future(producer.start())
+    await until(lambda: broker.unanswered, "it asks for metadata", 60)
+    starting.cancel()
+    await asyncio.wait([starting])
+    assert starting.cancelled()
+    await producer.stop()
+    assert broker.open == 0
