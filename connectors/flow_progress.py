@@ -36,12 +36,14 @@ class ClusterContact(Wired):
         answered_ms: When it last answered this worker, which contacts it every few seconds.
         moved_ms: When a slice here last got an answer: of the source to a fetch, of the target to a produce request.
         reason: Why it does not answer.
+        throttled: The share of the last minute in which a quota of it has delayed requests of a slice here.
     """
 
     answers: bool | None = None
     answered_ms: int = UNKNOWN
     moved_ms: int = UNKNOWN
     reason: str = ""
+    throttled: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +53,12 @@ class Contact(Wired):
     source: ClusterContact = ClusterContact()
     target: ClusterContact = ClusterContact()
 
-    def moved(self, fetched_ms: int, produced_ms: int) -> Contact:
-        """Return the same with the times that slices report."""
-        return Contact(replace(self.source, moved_ms=fetched_ms), replace(self.target, moved_ms=produced_ms))
+    def moved(self, fetched_ms: int, produced_ms: int, throttled: tuple[float, float]) -> Contact:
+        """Return the same with what slices report."""
+        return Contact(
+            replace(self.source, moved_ms=fetched_ms, throttled=throttled[0]),
+            replace(self.target, moved_ms=produced_ms, throttled=throttled[1]),
+        )
 
     @property
     def knows_lag(self) -> bool:
@@ -378,18 +383,28 @@ class Meters:
         self.takeovers = Takeovers()
         #: When the source last answered a fetch, and the target a produce request, in ms since 1970; -1 for never.
         self.fetched_ms = self.produced_ms = UNKNOWN
+        self._throttled_ms = Windowed(), Windowed()
         #: Since the task began, of all partitions; batches by reason.
         self.records = self.bytes = self.skipped = 0
         self.batches: Counter[str] = Counter()
         self._records = self._batches = self._skipped = 0
 
-    def answered(self, source_ago_s: float | None, target_ago_s: float | None) -> None:
+    def answered(
+        self, source_ago_s: float | None, target_ago_s: float | None, source_throttled_ms: int, target_throttled_ms: int
+    ) -> None:
         """Take a slice's report about its clusters."""
         now_ms = wall_ms()
+        for window, throttled_ms in zip(self._throttled_ms, (source_throttled_ms, target_throttled_ms), strict=True):
+            window.record(throttled_ms, now_ms)
         if source_ago_s is not None:
             self.fetched_ms = max(self.fetched_ms, now_ms - round(source_ago_s * 1000))
         if target_ago_s is not None:
             self.produced_ms = max(self.produced_ms, now_ms - round(target_ago_s * 1000))
+
+    def throttled(self, now_ms: int) -> tuple[float, float]:
+        """Return the share of the last minute in which quotas delayed a slice: of the source, of the target."""
+        source, target = (min(one.rate(now_ms) / 1000, 1.0) if one.recorded else 0.0 for one in self._throttled_ms)
+        return source, target
 
     def apply(self, progress: PartitionProgress, now_ms: int) -> None:
         """Take a slice's progress report; ``now_ms`` since 1970, as record timestamps are."""

@@ -23,6 +23,8 @@ from connectors.formats.types import QUARANTINED, FlowName, Wired
 BEHIND_MS: Final = 60_000
 #: A slower change of the lag, in records a second, does not count.
 _LEAST_TREND: Final = 1.0
+#: The least share of the time in which a quota that delays requests explains a lag.
+_MUCH_THROTTLED: Final = 0.1
 #: Partitions and tasks that a sentence names.
 _NAMED: Final = 3
 STOPPED_PARTITION: Final = "docs/runbooks/stopped-partition.md"
@@ -362,40 +364,38 @@ def _of_lag(facts: FlowFacts, *, is_explained: bool) -> Iterator[_Finding]:
 
 
 def _behind(facts: FlowFacts, *, is_explained: bool) -> _Finding:
-    lag, growth = facts.lag, facts.lag.growth_per_s
+    lag, growth, quota = facts.lag, facts.lag.growth_per_s, _quota(facts)
     behind = f"is {counted(lag.records, 'record')} behind{_oldest(lag)}"
     most = "" if lag.furthest is None else f" Most wait in {lag.furthest}: {lag.furthest_records:,}."
     if is_explained:
         return _Finding(FlowWord.BEHIND, Urgency.WARNING, f"{behind}.{most}")
+    about, why, actions = f"flow {facts.flow}", f": {quota.about}" if quota else "", (quota,) if quota else ()
     if growth is not None and growth <= -_LEAST_TREND:
-        soon = age_text(round(lag.records / -growth * 1000))
-        return _Finding(
-            FlowWord.CATCHING_UP,
-            Urgency.WARNING,
-            f"{behind}, and catches up in about {soon} at {-growth:,.0f} records a second.",
-        )
+        soon, rate = age_text(round(lag.records / -growth * 1000)), f"{-growth:,.0f} records a second"
+        sentence = f"{behind}, and catches up in about {soon} at {rate}{why}."
+        return _Finding(FlowWord.CATCHING_UP, Urgency.WARNING, sentence, actions)
     if growth is None or growth < _LEAST_TREND:
-        return _Finding(
-            FlowWord.BEHIND,
-            Urgency.WARNING,
-            f"{behind}.{most}",
-            (Action(f"flow {facts.flow}", "look whether the lag grows", f"heliograph lag {_file(facts)} --watch"),),
-        )
+        look = Action(about, "look whether the lag grows", f"heliograph lag {_file(facts)} --watch")
+        return _Finding(FlowWord.BEHIND, Urgency.WARNING, f"{behind}{why}.{most}", actions or (look,))
     tasks = len(facts.tasks)
-    if tasks and tasks >= lag.partitions:
-        why, remedy = (
-            "each partition has a task of its own",
-            "find what slows the partition, in docs/troubleshooting.md",
-        )
-    else:
-        why = f"{counted(tasks, 'task')} cannot copy as fast as records arrive" if tasks else "records arrive faster"
-        remedy = "raise tasks.max, or start another node"
-    return _Finding(
-        FlowWord.BEHIND,
-        Urgency.ERROR,
-        f"{behind}, and falls back by {growth:,.0f} records a second: {why}.{most}",
-        (Action(f"flow {facts.flow}", remedy, does=Does.SCALE),),
-    )
+    if not actions and tasks and tasks >= lag.partitions:
+        why, remedy = ": each partition has a task of its own", "find what slows it, in docs/troubleshooting.md"
+        actions = (Action(about, remedy, does=Does.SCALE),)
+    elif not actions:
+        slow = f"{counted(tasks, 'task')} cannot copy as fast as records arrive" if tasks else "records arrive faster"
+        why = f": {slow}"
+        actions = (Action(about, "raise tasks.max, or start another node", does=Does.SCALE),)
+    falls_back = f"{behind}, and falls back by {growth:,.0f} records a second{why}.{most}"
+    return _Finding(FlowWord.BEHIND, Urgency.ERROR, falls_back, actions)
+
+
+def _quota(facts: FlowFacts) -> Action | None:
+    """Return what to do about the quota that delays the flow most; None if none delays it much."""
+    contact = facts.contact
+    share, alias = max((contact.source.throttled, facts.flow.source), (contact.target.throttled, facts.flow.target))
+    if share < _MUCH_THROTTLED:
+        return None
+    return Action(f"a quota of {alias} delays it {share:.0%} of the time", "raise it for the user of the flow")
 
 
 def _all_well(facts: FlowFacts) -> str:

@@ -280,8 +280,14 @@ class Cluster:
 
     def answered_s(self, purpose: str) -> float | None:
         """Return when a broker last answered on a known connection of this purpose, in the loop's time."""
-        known = (one for (_, each), one in self._connections.items() if each.partition(" ")[0] == purpose)
-        return max((at for one in known if (at := one.answered_s) is not None), default=None)
+        return max((at for one in self._known(purpose) if (at := one.answered_s) is not None), default=None)
+
+    def take_throttled_ms(self, purpose: str) -> int:
+        """Return the longest that a quota has delayed a connection of this purpose since the last call."""
+        return max((one.take_throttled_ms() for one in self._known(purpose)), default=0)
+
+    def _known(self, purpose: str) -> Iterator[Connection]:
+        return (one for (_, each), one in self._connections.items() if each.partition(" ")[0] == purpose)
 
     async def disconnect(self, node_id: int, purpose: str) -> None:
         """Close the connection for a purpose, if it is open; its requests in flight fail with ConnectionLost."""

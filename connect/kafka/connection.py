@@ -72,7 +72,7 @@ class Connection:
         client_id = settings.client_id.encode()
         self._client_id = struct.pack(">h", len(client_id)) + client_id
         self._correlation_id = 0
-        self._muted_until_s = 0.0
+        self._muted_until_s = self._throttled_s = 0.0
         self._written_bytes = self._sent_bytes = 0
         self._sent_s = 0.0
         # A garbage-collected stream writer closes its transport, so the opener's objects live as long as this one.
@@ -181,9 +181,20 @@ class Connection:
 
     def mute(self, throttle_time_ms: int) -> None:
         """Delay the next calls for as long as the broker asked (KIP-219)."""
-        if throttle_time_ms > 0:
-            until_s = asyncio.get_running_loop().time() + throttle_time_ms / 1000
-            self._muted_until_s = max(self._muted_until_s, until_s)
+        now_s = asyncio.get_running_loop().time()
+        begins_s, ends_s = max(now_s, self._muted_until_s), now_s + throttle_time_ms / 1000
+        if ends_s > begins_s:
+            self._throttled_s += ends_s - begins_s
+            self._muted_until_s = ends_s
+
+    @property
+    def is_muted(self) -> bool:
+        return asyncio.get_running_loop().time() < self._muted_until_s
+
+    def take_throttled_ms(self) -> int:
+        """Return the sum of the delays that the broker asked for since the last call."""
+        throttled_s, self._throttled_s = self._throttled_s, 0.0
+        return round(throttled_s * 1000)
 
     async def unmuted(self) -> None:
         """Wait until a throttle has ended. ``call`` includes this; callers of ``send`` call it first."""

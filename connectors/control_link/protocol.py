@@ -51,7 +51,7 @@ from connectors.formats.types import (
     Wired,
 )
 
-LINK_VERSION: Final = 15
+LINK_VERSION: Final = 16
 
 #: The default of Java's consumer (``max.partition.fetch.bytes``).
 _LEAST_PARTITION_BYTES: Final = 1024 * 1024

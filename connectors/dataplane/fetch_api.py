@@ -5,7 +5,6 @@ A session decides what to send so that the broker fetches exactly the wanted par
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
@@ -226,4 +225,5 @@ async def fetch_one(
         if not answer.throttle_time_ms:
             raise RetriableError(f"{connection.address} refuses a fetch: {error_codes.code_name(answer.error_code)}")
         # Above a quota a broker answers without data (Kafka ``FetchContext.getThrottledResponse``).
-        await asyncio.sleep(answer.throttle_time_ms / 1000)
+        connection.mute(answer.throttle_time_ms)
+        await connection.unmuted()

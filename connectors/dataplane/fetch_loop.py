@@ -339,8 +339,8 @@ class FetchLoop:
             raise RetriableError(f"fetch refused: {error_codes.code_name(answer.error_code)}")
         self._session.answered(answer.session_id)
         await self._hand_over(answer.partitions, named)
-        if answer.throttle_time_ms:
-            await asyncio.sleep(answer.throttle_time_ms / 1000)
+        connection.mute(answer.throttle_time_ms)
+        await connection.unmuted()
 
     async def _hand_over(
         self, rows: Iterable[fetch_produce.FetchedPartition], named: Mapping[fetch_api.Key, PartitionCopier]

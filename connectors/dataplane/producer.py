@@ -246,7 +246,6 @@ class _LeaderPump:
         self._in_flight_bytes = self._in_flight_requests = 0
         self._pace = Pace(_FIRST_IN_FLIGHT_BYTES, settings.in_flight_bytes)
         self._turns = Turns(settings.in_flight_requests)
-        self._muted_until = 0.0
         self._gives_way = False
         #: Whether the last request left batches for another one.
         self._has_backlog = False
@@ -282,7 +281,7 @@ class _LeaderPump:
             and self._in_flight_bytes < self._pace.limit_bytes
             and not self.closed
             and not self.connection.write_paused
-            and time.monotonic() >= self._muted_until
+            and not self.connection.is_muted
             and self._may_write()
         ):
             sent = self._gather(ends_s)
@@ -359,8 +358,8 @@ class _LeaderPump:
             now_s = time.monotonic()
             self._pace.moved(size, now_s, is_idle=not self._in_flight_requests)
             self._turns.answered(sent_s, now_s, self._in_flight_requests + 1, size)
-        if answer is not None and answer.throttle_time_ms:
-            self._muted_until = time.monotonic() + answer.throttle_time_ms / 1000
+        if answer is not None:
+            self.connection.mute(answer.throttle_time_ms)
         self._writer.settled(sent, self, answer, error)
         self._writer.offer(copier for copier, _ in sent if copier.has_unsent)
         self.pump()

@@ -216,7 +216,10 @@ class Slice:
         kind = message["type"]
         if kind == "lease":
             self._renew()
-            self._link.send({"type": "alive", "answered_ago_s": [_ago_s(self._source), _ago_s(self._target)]})
+            clusters = self._source, self._target
+            throttled_ms = [0 if one is None else one.take_throttled_ms("copy") for one in clusters]
+            answered_ago_s = [_ago_s(one) for one in clusters]
+            self._link.send({"type": "alive", "answered_ago_s": answered_ago_s, "throttled_ms": throttled_ms})
         elif kind == "config":
             self._settings = SliceSettings.from_wire(message["settings"])
             if self._settings.chain is not None:

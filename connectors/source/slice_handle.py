@@ -117,8 +117,9 @@ class SliceHandle:
         self._scope = Scope(f"slice {self._name}")
         #: Under exactly-once: gets the slice's messages about its transaction, ``enlist`` and ``drained``.
         self.on_transaction: Callable[[Message], None] | None = None
-        #: Gets how many seconds ago the source answered a fetch and the target a produce request; None for never.
-        self.on_answered: Callable[[float | None, float | None], None] | None = None
+        #: Gets how many seconds ago the source answered a fetch and the target a produce request, None for never; then
+        #: how many milliseconds a quota of each has delayed requests since the last call.
+        self.on_answered: Callable[[float | None, float | None, int, int], None] | None = None
         #: Whether this worker owns the task: only then the slice's lease is renewed. Called in the lease thread.
         self.holds: Callable[[], bool] = lambda: True
         #: Called once if Spark seems to have no free slot for the slice.
@@ -335,7 +336,7 @@ class SliceHandle:
                 self._on_progress(PartitionProgress.from_wire(partition))
         elif kind == "alive":
             if self.on_answered is not None:
-                self.on_answered(*message["answered_ago_s"])
+                self.on_answered(*message["answered_ago_s"], *message["throttled_ms"])
         elif kind in ("drained", "enlist"):
             if self.on_transaction is not None:
                 self.on_transaction(message)

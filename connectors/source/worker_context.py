@@ -221,10 +221,12 @@ class MirrorHost:
         """Return what is known here about the clusters of the connector ``name``."""
         found = self.watches[name].contact if name in self.watches else NOTHING_KNOWN
         fetched_ms, produced_ms = self._moved_ms.get(name, (UNKNOWN, UNKNOWN))
-        meters = self.meters_of(name)
+        meters, now_ms = self.meters_of(name), wall_ms()
+        throttled = [one.throttled(now_ms) for one in meters]
         return found.moved(
             max([fetched_ms, *(one.fetched_ms for one in meters)]),
             max([produced_ms, *(one.produced_ms for one in meters)]),
+            (max((one for one, _ in throttled), default=0.0), max((one for _, one in throttled), default=0.0)),
         )
 
     def takeovers(self, name: str) -> Takeovers:

@@ -96,6 +96,16 @@ _CONTACT: Final[Rows[Contact]] = (
         lambda one, now_ms: age_ms(one.target.moved_ms, now_ms),
     ),
     (
+        "source_throttled_ratio",
+        "Share of the last minute in which a quota of the source delayed fetches.",
+        lambda one, _: one.source.throttled,
+    ),
+    (
+        "target_throttled_ratio",
+        "Share of the last minute in which a quota of the target delayed produce requests.",
+        lambda one, _: one.target.throttled,
+    ),
+    (
         "lag_unknown_ms",
         "Time since the lag was last known, 0 while it is known; -1 if it never was.",
         lambda one, now_ms: 0 if one.knows_lag else age_ms(one.source.answered_ms, now_ms),

@@ -1,4 +1,5 @@
-"""Quotas by Java's client ids bind the mirror, which obeys them: it waits as long as it is told, and loses nothing."""
+"""Quotas by Java's client ids bind the mirror, which obeys them: it waits as long as it must, shows that it waits, and
+loses nothing."""
 
 from __future__ import annotations
 
@@ -6,20 +7,21 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest, DescribeClientQuotasRequest
 
 from connect.core.errors import RetriableError
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.offsets import LATEST, list_offset
 from connect.kafka.security.connection_settings import connection_settings
-from tests.kit.mirror import CALM, SMALL, Mirror
-from tests.kit.processes import local_ports, slices
+from tests.kit.mirror import CALM, SMALL, Mirror, with_rest
+from tests.kit.processes import local_ports, slices, wait_until
+from tests.kit.quotas import WRITING, Quota, set_quota
+from tests.kit.seen import Seen
 from tests.kit.topics import make_topics
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -34,22 +36,14 @@ LEAST_S = BURST_RECORDS * RECORD_BYTES / QUOTA_BYTES_PER_S - 3.1
 DEADLINE_S = 180.0
 
 
-class Quota(NamedTuple):
-    """Whose, by client id, and what it limits."""
-
-    client_id: str
-    key: str
-
-
 READING = Quota(f"{ALIAS}->eu|MirrorSourceConnector-0|replication-consumer", "consumer_byte_rate")
-WRITING = Quota("connector-producer-MirrorSourceConnector-0", "producer_byte_rate")
 
 
 class Scene:
     """A running mirror of one partition, and bursts of records through it."""
 
-    def __init__(self, us: KafkaCluster, eu: KafkaCluster, mirror: Mirror) -> None:
-        self.us, self.eu, self.mirror = us, eu, mirror
+    def __init__(self, us: KafkaCluster, eu: KafkaCluster, mirror: Mirror, seen: Seen) -> None:
+        self.us, self.eu, self.mirror, self.seen = us, eu, mirror, seen
         self._written = 0
 
     async def burst(self, records: int = BURST_RECORDS) -> float:
@@ -64,6 +58,9 @@ class Scene:
                 assert time.monotonic() - began_s < DEADLINE_S, self.mirror.log_lines()
                 await asyncio.sleep(0.05)
         return time.monotonic() - began_s
+
+    def is_shown(self, ratio: str) -> bool:
+        return 0.02 < self.seen.metric(ratio) <= 1
 
     def connections(self) -> set[int]:
         """The local ports of the slice's connections to both clusters."""
@@ -89,43 +86,12 @@ async def end_of(target: Cluster) -> int:
         return 0
 
 
-@asynccontextmanager
-async def limited(brokers: KafkaCluster, quota: Quota) -> AsyncIterator[None]:
-    """The quota is in force inside."""
-    async with cluster_of(brokers) as cluster:
-        await alter(cluster, quota, remove=False)
-        try:
-            yield
-        finally:
-            await alter(cluster, quota, remove=True)
-
-
-async def alter(cluster: Cluster, quota: Quota, *, remove: bool) -> None:
-    """Set or remove a quota, and wait until the broker knows."""
-    request = AlterClientQuotasRequest
-    entity = request.EntryData.EntityData(entity_type="client-id", entity_name=quota.client_id)
-    change = request.EntryData.OpData(key=quota.key, value=float(QUOTA_BYTES_PER_S), remove=remove)
-    entry = request.EntryData(entity=[entity], ops=[change])
-    connection = await cluster.any_connection()
-    answer = await connection.call(request(entries=[entry], validate_only=False))
-    assert [row.error_code for row in answer.entries] == [0]
-    async with asyncio.timeout(DEADLINE_S):
-        while await is_known(cluster, quota) is remove:
-            pass  # each look asks the broker, which takes its time
-
-
-async def is_known(cluster: Cluster, quota: Quota) -> bool:
-    request = DescribeClientQuotasRequest
-    component = request.ComponentData(entity_type="client-id", match_type=0, match=quota.client_id)
-    answer = await (await cluster.any_connection()).call(request(components=[component], strict=True))
-    assert answer.error_code == 0, answer.error_message
-    return any(value.key == quota.key for entry in answer.entries or () for value in entry.values)
-
-
 @pytest.fixture
 def scene(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> Iterator[Scene]:
     asyncio.run(make_topics(us.bootstrap, {TOPIC: 1}))
+    rest = with_rest()
     properties = {
+        **rest,
         "clusters": f"{ALIAS}, eu",
         f"{ALIAS}.bootstrap.servers": us.bootstrap,
         "eu.bootstrap.servers": eu.bootstrap,
@@ -139,7 +105,7 @@ def scene(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> Iterator[Scene]
     }
     with Mirror(properties, tmp_path) as mirror:
         mirror.start()
-        yield Scene(us, eu, mirror)
+        yield Scene(us, eu, mirror, Seen(mirror, rest["listeners"], ALIAS))
         assert mirror.stop() == 0
 
 
@@ -151,8 +117,12 @@ async def test_quotas_by_javas_client_ids_bind_and_cost_no_connection(scene: Sce
     log_start = scene.mirror.log_end()
     throttled_s = []
     for brokers, quota in ((scene.us, READING), (scene.eu, WRITING)):
-        async with limited(brokers, quota):
-            throttled_s.append(await scene.burst())
+        await set_quota(brokers, quota, QUOTA_BYTES_PER_S)
+        throttled_s.append(await scene.burst())
+        await set_quota(brokers, quota, QUOTA_BYTES_PER_S, remove=True)
+        ratio = f"{'source' if brokers is scene.us else 'target'}_throttled_ratio"
+        # A mean over a minute at most.
+        wait_until(partial(scene.is_shown, ratio), DEADLINE_S, f"{ratio} shows the quota")
     assert min(throttled_s) > LEAST_S, throttled_s
     end_s = time.monotonic() + DEADLINE_S
     while (free_s := await scene.burst()) > min(throttled_s) / 2:

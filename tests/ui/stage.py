@@ -23,6 +23,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, ViewportSize
 from tests.kit.brokers import KafkaCluster
 from tests.kit.mirror import SMALL, Mirror, with_rest
 from tests.kit.processes import wait_until
+from tests.kit.quotas import Quota, set_quota
 from tests.kit.topics import make_topics
 
 Scheme = Literal["light", "dark"]
@@ -62,11 +63,11 @@ class Stage:
     def url(self) -> str:
         return self.properties["listeners"]
 
-    def write(self, topic: str, partition: int, *values: bytes) -> None:
+    def write(self, topic: str, partition: int, *values: bytes, timestamp_ms: int | None = None) -> None:
         async def send() -> None:
             async with AIOKafkaProducer(bootstrap_servers=self.us.bootstrap, max_request_size=4 << 20) as producer:
                 for value in values:
-                    await producer.send(topic, value, partition=partition)
+                    await producer.send(topic, value, partition=partition, timestamp_ms=timestamp_ms)
                 await producer.flush()
 
         run(send())
@@ -130,14 +131,23 @@ class Stage:
     def overview(self) -> Any:
         return self.ask("/ui/api/flows")["flows"].get("us->eu", {}).get("overview")
 
-    def await_word(self, word: str) -> Any:
-        """Wait until the verdict on the flow is ``word``; return the overview."""
+    @contextmanager
+    def quota(self, quota: Quota, bytes_per_s: int) -> Iterator[None]:
+        """The quota of the target is in force inside."""
+        run(set_quota(self.eu, quota, bytes_per_s))
+        try:
+            yield
+        finally:
+            run(set_quota(self.eu, quota, bytes_per_s, remove=True))
+
+    def await_word(self, *words: str) -> Any:
+        """Wait until the verdict on the flow is one of ``words``; return the overview."""
 
         def found() -> Any:
             seen = self.overview()
-            return seen if seen and seen["verdict"]["state"] == word else None
+            return seen if seen and seen["verdict"]["state"] in words else None
 
-        return wait_until(found, DEADLINE_S, f"the flow is {word}", 0.5)
+        return wait_until(found, DEADLINE_S, f"the flow is {' or '.join(words)}", 0.5)
 
     @contextmanager
     def page(

@@ -5,10 +5,13 @@ In this order, because the last cases leave the flow as they have made it.
 
 from __future__ import annotations
 
+import time
+
 from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
 from tests.kit.processes import Role, wait_until
+from tests.kit.quotas import WRITING
 from tests.ui.stage import DEADLINE_S, TOPICS, Stage, save
 
 PARTITIONS = "#/flow/us-%3Eeu/partitions"
@@ -49,6 +52,15 @@ def test_without_spark_the_flow_recovers_and_says_so(stage: Stage) -> None:
         jvm.process.kill()
         page.get_by_text("Spark does not run, and the worker starts it again").first.wait_for()
         save(page, "state-spark-gone")
+    stage.await_word("running")
+
+
+def test_a_flow_that_a_quota_delays_is_behind_because_of_it(stage: Stage) -> None:
+    hour_ago_ms = round(time.time() * 1000) - 3_600_000
+    with stage.quota(WRITING, 2_000):
+        stage.write("payments", 1, *(b"%1000d" % number for number in range(300)), timestamp_ms=hour_ago_ms)
+        stage.await_word("behind", "catching up")
+        shows(stage, "behind", "the oldest 1 h", "a quota of eu delays it", "raise it for the user of the flow")
     stage.await_word("running")
 
 

@@ -103,6 +103,18 @@ async def test_a_flow_whose_tasks_have_ended_still_tells_of_its_clusters() -> No
         assert mirror.contact("mirror").source.moved_ms == 3_000, "a task that starts has fetched nothing yet"
 
 
+async def test_the_quota_that_delays_a_slice_most_is_shown() -> None:
+    mirror = MirrorHost({}, cast(Any, SimpleNamespace(engine=None)), cast(Any, None), lambda: True)
+    with mirror.shown("mirror", 0, first := _task()), mirror.shown("mirror", 1, second := _task()):
+        assert mirror.contact("mirror").target.throttled == 0
+        window_ms = first.meters._throttled_ms[0].window_ms
+        first.meters.answered(None, None, window_ms // 10, 0)
+        second.meters.answered(None, None, 0, window_ms * 2)
+        contact = mirror.contact("mirror")
+    assert contact.source.throttled == pytest.approx(0.1, rel=0.05)
+    assert contact.target.throttled == 1, "two tasks of one broker are throttled at once"
+
+
 async def test_a_stopped_connector_has_a_lag_of_an_unknown_one() -> None:
     mirror, side = (
         MirrorHost({}, cast(Any, SimpleNamespace(engine=None)), cast(Any, None), lambda: True),

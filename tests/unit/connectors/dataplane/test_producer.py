@@ -37,13 +37,16 @@ class Broker:
         self.address = "broker:9092"
         self.request_timeout_ms = 30_000
         self.closed = False
-        self.write_paused = False
+        self.write_paused = self.is_muted = False
         self.stalled_s = 0.0
         self.answers: list[asyncio.Future[memoryview]] = []
 
     def send(self, *_: object) -> asyncio.Future[memoryview]:
         self.answers.append(asyncio.get_running_loop().create_future())
         return self.answers[-1]
+
+    def mute(self, throttle_time_ms: int) -> None:
+        self.is_muted = throttle_time_ms > 0
 
     def lose(self) -> None:
         self.closed = True

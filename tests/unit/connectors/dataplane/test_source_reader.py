@@ -181,7 +181,7 @@ async def test_at_an_end_an_answer_that_has_begun_to_arrive_is_taken(
     """On a link of 0.1 MB/s it took seconds, and would have to come again. A long poll without records is not waited
     for."""
     held = Held()
-    connection = SimpleNamespace(is_receiving=has_begun, waited_s=0.0)
+    connection = Mutable(is_receiving=has_begun)
     asked = 0
 
     async def fetch(*_: object) -> fetch_produce.FetchAnswer:
@@ -242,11 +242,11 @@ async def test_a_fetch_waits_longer_for_partitions_that_cannot_send(monkeypatch:
     loop.add(full, 0)
     loop.add(idle, 0)
     for _ in range(9):
-        await loop._fetch(cast(Connection, None), 12)
+        await loop._fetch(cast(Connection, Mutable()), 12)
     assert waits_ms == [0, 10, 20, 40, 80, 160, 320, 500, 500]
     full.faulted = True
     loop._busy_wait_ms = 5
-    await loop._fetch(cast(Connection, None), 12)
+    await loop._fetch(cast(Connection, Mutable()), 12)
     assert waits_ms[9:] == [500]
 
 
@@ -287,7 +287,9 @@ async def test_partitions_of_a_distant_broker_are_read_over_several_connections(
     done = asyncio.Event()
 
     async def connect(_: int, purpose: str) -> object:
-        return SimpleNamespace(purpose=purpose, waited_s=waited_s, is_receiving=False)
+        connection = Mutable(waited_s)
+        connection.purpose = purpose
+        return connection
 
     def encoded(*arguments: Any) -> list[tuple[int, int]]:
         return [(index, position[0]) for (_, index), position in arguments[3].items()]
@@ -318,10 +320,25 @@ async def test_partitions_of_a_distant_broker_are_read_over_several_connections(
     assert sorted(map(len, asked.values())) == [2] * (loops - 1)
 
 
-class Broker:
+class Mutable:
+    """A connection to a broker with quotas; the tests do not wait."""
+
+    def __init__(self, waited_s: float = 0.0, *, is_receiving: bool = False) -> None:
+        self.waited_s, self.is_receiving, self.purpose = waited_s, is_receiving, ""
+        self.muted_ms = 0
+
+    def mute(self, throttle_time_ms: int) -> None:
+        self.muted_ms += throttle_time_ms
+
+    async def unmuted(self) -> None:
+        pass
+
+
+class Broker(Mutable):
     """Fetch answers in order."""
 
     def __init__(self, *answers: bytes) -> None:
+        super().__init__()
         self.versions = {1: (0, 17)}
         self.address = "broker:9092"
         self.request_timeout_ms = 30_000
@@ -347,8 +364,9 @@ def fetch_one(broker: Broker) -> Awaitable[fetch_produce.FetchedPartition]:
 
 
 async def test_a_fetch_over_quota_is_put_again() -> None:
-    row = await fetch_one(Broker(answer(throttle_ms=1), answer(throttle_ms=1), answer(partition=True)))
-    assert (row.partition, row.error_code) == (0, 0)
+    broker = Broker(answer(throttle_ms=1), answer(throttle_ms=2), answer(partition=True))
+    row = await fetch_one(broker)
+    assert (row.partition, row.error_code, broker.muted_ms) == (0, 0, 3)
 
 
 async def test_a_refused_fetch_is_an_error_that_says_so() -> None:
@@ -360,13 +378,13 @@ def test_no_secret_is_in_the_settings_text() -> None:
     assert "s3cret" not in repr(SETTINGS)
 
 
-class Held:
+class Held(Mutable):
     """A connection whose one answer is given by hand."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.versions = {1: (0, 12)}
         self.asked = asyncio.Event()
-        self.waited_s = 0.0
         self.answer: asyncio.Future[fetch_produce.FetchAnswer] = asyncio.get_running_loop().create_future()
 
 

@@ -416,7 +416,7 @@ async def test_a_stop_waits_for_a_slice_until_it_falls_silent(world: World) -> N
     stopping = asyncio.create_task(handle.stop())
     for _ in range(30):
         await asyncio.sleep(0)
-        world.wire.say("alive", answered_ago_s=[None, None])
+        world.wire.say("alive", answered_ago_s=[None, None], throttled_ms=[0, 0])
     assert not stopping.done()
     world.wire.end(SliceSilent("nothing heard from the slice for 60.0 s"))
     with pytest.raises(SliceLost, match=r"nothing heard from the slice for 60\.0 s \(pid 7\)"):

@@ -1,0 +1,52 @@
+"""Set quotas of a broker for one client id."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest, DescribeClientQuotasRequest
+
+from connect.embedded.brokers import KafkaCluster
+from connect.kafka.cluster import Cluster
+from connect.kafka.security.connection_settings import connection_settings
+
+_DEADLINE_S = 180.0
+
+
+class Quota(NamedTuple):
+    """Whose, by client id, and what it limits."""
+
+    client_id: str
+    key: str
+
+
+#: Of what the first task of a mirror writes.
+WRITING = Quota("connector-producer-MirrorSourceConnector-0", "producer_byte_rate")
+
+
+async def set_quota(brokers: KafkaCluster, quota: Quota, bytes_per_s: int, *, remove: bool = False) -> None:
+    """Set or remove a quota, and wait until the broker knows."""
+    request = AlterClientQuotasRequest
+    entity = request.EntryData.EntityData(entity_type="client-id", entity_name=quota.client_id)
+    change = request.EntryData.OpData(key=quota.key, value=float(bytes_per_s), remove=remove)
+    entry = request.EntryData(entity=[entity], ops=[change])
+    settings = connection_settings({"bootstrap.servers": brokers.bootstrap}, client_id="quotas", where="test")
+    cluster = Cluster(settings)
+    try:
+        connection = await cluster.any_connection()
+        answer = await connection.call(request(entries=[entry], validate_only=False))
+        assert [row.error_code for row in answer.entries] == [0]
+        async with asyncio.timeout(_DEADLINE_S):
+            while await _is_known(cluster, quota) is remove:
+                pass  # each look asks the broker, which takes its time
+    finally:
+        await cluster.close()
+
+
+async def _is_known(cluster: Cluster, quota: Quota) -> bool:
+    request = DescribeClientQuotasRequest
+    component = request.ComponentData(entity_type="client-id", match_type=0, match=quota.client_id)
+    answer = await (await cluster.any_connection()).call(request(components=[component], strict=True))
+    assert answer.error_code == 0, answer.error_message
+    return any(value.key == quota.key for entry in answer.entries or () for value in entry.values)
