@@ -1,4 +1,4 @@
-"""Set quotas of a broker for one client id."""
+"""Set quotas of a broker for one client id, and stand in for a connection that obeys them."""
 
 from __future__ import annotations
 
@@ -50,3 +50,17 @@ async def _is_known(cluster: Cluster, quota: Quota) -> bool:
     answer = await (await cluster.any_connection()).call(request(components=[component], strict=True))
     assert answer.error_code == 0, answer.error_message
     return any(value.key == quota.key for entry in answer.entries or () for value in entry.values)
+
+
+class Mutable:
+    """A connection to a broker with quotas; the tests do not wait."""
+
+    def __init__(self, waited_s: float = 0.0, *, is_receiving: bool = False) -> None:
+        self.waited_s, self.is_receiving, self.purpose = waited_s, is_receiving, ""
+        self.muted_ms = 0
+
+    def mute(self, throttle_time_ms: int) -> None:
+        self.muted_ms += throttle_time_ms
+
+    async def unmuted(self) -> None:
+        pass

@@ -21,6 +21,7 @@ from connectors.dataplane.fetch_loop import LEADER_ONLY_S, REVISIT_S, FetchLoop,
 from connectors.dataplane.source_reader import SourceReader
 from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
 from tests.kit.logs import source_batch
+from tests.kit.quotas import Mutable
 
 LEADER, NEAR = 1, 2
 
@@ -135,10 +136,11 @@ def test_the_leader_is_asked_again_when_time_is_up(stage: Stage) -> None:
     assert stage.reader.nearby.rack() == "b", "nothing failed"
 
 
-class Open:
+class Open(Mutable):
     """The cluster of one connection."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.versions = {1: (0, 17)}
 
     async def connection(self, *_: object) -> Open:
@@ -209,7 +211,7 @@ async def test_leaders_are_told_the_rack(stage: Stage, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(fetch_api, "fetch", fetch)
     monkeypatch.setattr(fetch_api, "encode_fetch", encoded)
-    await stage.leader._fetch(cast(Connection, None), 13)
+    await stage.leader._fetch(cast(Connection, Mutable()), 13)
     assert reported == ["b"]
     assert stage.readers == [NEAR]
 

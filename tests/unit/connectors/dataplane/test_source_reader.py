@@ -25,6 +25,7 @@ from connectors.dataplane.source_reader import SourceReader
 from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
 from tests.kit.logs import source_batch
 from tests.kit.members import until
+from tests.kit.quotas import Mutable
 
 SETTINGS = SliceSettings("us->eu", 0, {"password": "s3cret"}, {"password": "s3cret"})
 LIMITS = fetch_api.FetchLimits(0, 1, 1024, 1024, fetch_api.READ_UNCOMMITTED)
@@ -318,20 +319,6 @@ async def test_partitions_of_a_distant_broker_are_read_over_several_connections(
     await reader.stop()
     assert asked.pop("copy") == {*range(8)}
     assert sorted(map(len, asked.values())) == [2] * (loops - 1)
-
-
-class Mutable:
-    """A connection to a broker with quotas; the tests do not wait."""
-
-    def __init__(self, waited_s: float = 0.0, *, is_receiving: bool = False) -> None:
-        self.waited_s, self.is_receiving, self.purpose = waited_s, is_receiving, ""
-        self.muted_ms = 0
-
-    def mute(self, throttle_time_ms: int) -> None:
-        self.muted_ms += throttle_time_ms
-
-    async def unmuted(self) -> None:
-        pass
 
 
 class Broker(Mutable):
