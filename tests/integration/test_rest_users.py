@@ -10,7 +10,6 @@ import ssl
 import subprocess
 import time
 import uuid
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from connect.embedded import cluster_config
 from tests.kit import numbers
 from tests.kit.brokers import KafkaCluster
 from tests.kit.certificates import Party, make_party
-from tests.kit.processes import wait_until
+from tests.kit.processes import soonest_s, wait_until
 from tests.kit.topics import make_topics
 from tests.kit.workers import PROGRAMS, OurWorker, worker_properties
 
@@ -38,16 +37,6 @@ def pem_file(folder: Path, name: str, party: Party) -> str:
     file.write_text(party.key_pem() + party.pem)
     file.chmod(0o600)
     return str(file)
-
-
-def soonest_s(succeeds: Callable[[], bool]) -> float:
-    """Return the least time that five calls take; others say how busy the machine is."""
-    took_s = []
-    for _ in range(5):
-        began_s = time.monotonic()
-        assert succeeds()
-        took_s.append(time.monotonic() - began_s)
-    return min(took_s)
 
 
 def test_users_of_a_group_and_a_hostile_caller(us: KafkaCluster, tmp_path: Path) -> None:
