@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import time
 import uuid
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,16 @@ def test_users_of_a_group_and_a_hostile_caller(us: KafkaCluster, tmp_path: Path)
         ]
         return sum(float(line.rpartition(" ")[2]) for line in lines)
 
+    def settled(ask: Callable[[], httpx.Response]) -> httpx.Response:
+        """The answer once no rebalance is in the way."""
+
+        def answered() -> httpx.Response | None:
+            return None if (answer := ask()).status_code == 409 else answer
+
+        answer = wait_until(answered, 240, "no rebalance is in the way")
+        assert answer is not None
+        return answer
+
     def is_healthy(url: str) -> bool:
         try:
             return httpx.get(f"{url}/health", trust_env=False, timeout=30).status_code == 200
@@ -112,12 +123,13 @@ def test_users_of_a_group_and_a_hostile_caller(us: KafkaCluster, tmp_path: Path)
         }  # fmt: skip
         # Both workers: one of them is not the leader and forwards.
         for place in (base, elsewhere):
-            created = anyone.put(f"{place}/connectors/n/config", json=config, auth=("ann", "a-pass"))
+            put = partial(anyone.put, f"{place}/connectors/n/config", json=config, auth=("ann", "a-pass"))
+            created = settled(put)
             assert created.status_code in (200, 201), created.text
         assert anyone.get(f"{base}/connectors").status_code == 401
         assert anyone.get(f"{base}/connectors", auth=("ann", "wrong")).status_code == 401
         assert anyone.put(f"{base}/connectors/n/fence").status_code == 400  # it has no signature
-        shown = anyone.get(f"{base}/connectors/n/config", auth=("vera", "v-pass")).json()
+        shown = settled(partial(anyone.get, f"{base}/connectors/n/config", auth=("vera", "v-pass"))).json()
         assert shown["producer.override.ssl.key.password"] == "[hidden]"
         assert anyone.put(f"{base}/connectors/n/pause", auth=("vera", "v-pass")).status_code == 403
         for place in (base, elsewhere):
@@ -129,9 +141,9 @@ def test_users_of_a_group_and_a_hostile_caller(us: KafkaCluster, tmp_path: Path)
         # A hidden password that comes back is the stored one.
         with client(make_party("carl", authority, "carl")) as carl:
             for place in (base, elsewhere):
-                again = carl.put(f"{place}/connectors/n/config", json=shown)
+                again = settled(partial(carl.put, f"{place}/connectors/n/config", json=shown))
                 assert again.status_code == 200, again.text
-                stored = carl.get(f"{place}/connectors/n/config").json()
+                stored = settled(partial(carl.get, f"{place}/connectors/n/config")).json()
                 assert stored["producer.override.ssl.key.password"] == "hunter2"
         with client(make_party("carl", stranger, "carl")) as impostor, pytest.raises(httpx.TransportError):
             impostor.get(f"{base}/connectors")
