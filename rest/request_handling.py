@@ -46,6 +46,10 @@ SHARE: Final = "heliograph.share"
 WORKERS_BODY_BYTES: Final = 10 << 20
 WORKERS_BODY_ELEMENTS: Final = 1_000_000
 REQUEST_TIMEOUT_S: Final = 90.0
+#: Limit for requests that another worker sends: the HTTP client of Java's workers gives up after 30 s.
+WORKERS_TIMEOUT_S: Final = 25.0
+#: Java's message.
+_CONFLICT: Final = "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"
 _MAX_INT: Final = 2**31 - 1
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,10}")
 
@@ -127,9 +131,12 @@ def too_large(limit_bytes: int) -> BodyRefused:
 
 
 class Call:
-    """A request as the endpoints see it. Raises BodyRefused (413) if its Content-Length exceeds ``limit_bytes``."""
+    """A request as the endpoints see it. Raises BodyRefused (413) if its Content-Length exceeds ``limit_bytes``.
 
-    def __init__(self, request: Request, limit_bytes: int) -> None:
+    ``of_worker``: another worker of the group sends it, as it does each request with the parameter ``forward``.
+    """
+
+    def __init__(self, request: Request, limit_bytes: int, *, of_worker: bool) -> None:
         self.request = request
         self._limit_bytes = limit_bytes
         length = request.headers.get("content-length", "0")
@@ -139,7 +146,10 @@ class Call:
         #: Who asks.
         self.caller: Caller = request.scope[CALLER]
         self._forwarder: Forwarder = request.app.state.forwarder
-        self._timeout_s: float = request.app.state.request_timeout_s
+        self._of_worker = of_worker or bool(request.query_params.get("forward", "").strip())
+        limits = request.app.state.limits
+        timeout_s: float = limits.workers_s if self._of_worker else limits.request_s
+        self._until_s = asyncio.get_running_loop().time() + timeout_s
         self._body: bytes | None = None
 
     async def body(self) -> bytes:
@@ -187,13 +197,20 @@ class Call:
         )
 
     async def within_time(self, operation: Awaitable[T]) -> T:
-        """Wait for the herder. Raises TimedOut after the time limit of a request; it says what the worker is doing."""
+        """Wait for the herder until the time limit of the request.
+
+        Raises:
+            TimedOut: It is over; says what the worker is doing.
+            RestError: 409, it is over for another worker's request, because this worker is joining its group.
+        """
         try:
-            async with asyncio.timeout(self._timeout_s) as timeout:
+            async with asyncio.timeout_at(self._until_s) as timeout:
                 return await operation
         except TimeoutError:
             if not timeout.expired():
                 raise
+            if self._of_worker and self.herder.is_rebalancing():
+                raise RestError(409, _CONFLICT) from None
             raise TimedOut(self.herder.stage()) from None
 
     async def here_or_elsewhere(self, operation: Awaitable[T], respond: Callable[[T], Response]) -> Response:
@@ -214,9 +231,7 @@ class Call:
                 self.request.method,
                 path,
             )
-            raise RestError(
-                409, "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"
-            ) from elsewhere
+            raise RestError(409, _CONFLICT) from elsewhere
         if elsewhere.url is None:
             raise RestError(
                 409,
@@ -237,7 +252,8 @@ class Call:
         if authorization is not None and (url.startswith("https:") or is_loopback(urlsplit(url).hostname or "")):
             headers["authorization"] = authorization
         log.debug("forwarding %s %s to %s", self.request.method, path, elsewhere.url)
-        answer = await self._forwarder.send(self.request.method, url, await self.body() or None, headers)
+        sending = self._forwarder.send(self.request.method, url, await self.body() or None, headers)
+        answer = await (self.within_time(sending) if self._of_worker else sending)
         location = {} if answer.location is None else {"location": self._absolute(urlsplit(answer.location).path)}
         return Response(answer.body, answer.status, location, media_type=JSON if answer.body else None)
 
@@ -257,12 +273,12 @@ _PATH_SAFE: Final = "!$&'()*+,=:@~"
 
 async def _call(request: Request) -> Call:
     settings: RestSettings = request.app.state.settings
-    return Call(request, settings.max_request_bytes)
+    return Call(request, settings.max_request_bytes, of_worker=False)
 
 
 async def _workers_call(request: Request) -> Call:
     settings: RestSettings = request.app.state.settings
-    return Call(request, max(settings.max_request_bytes, WORKERS_BODY_BYTES))
+    return Call(request, max(settings.max_request_bytes, WORKERS_BODY_BYTES), of_worker=True)
 
 
 # -- parameters of endpoints -------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ async def server_info(call: Calling) -> Response:
 @worker_router.get("/health", response_model=WorkerStatus, dependencies=_json)
 async def health(call: Calling) -> Response:
     """Return whether the worker has started (503 until then) and responds (500 if it does not)."""
-    status, body = await health_of(call.herder, call.request.app.state.health_timeout_s)
+    status, body = await health_of(call.herder, call.request.app.state.limits.health_s)
     return json_response(body, status)
 
 
@@ -420,7 +420,7 @@ async def put_task_configs(call: WorkersCalling, connector: Name) -> Response:
 
 
 @internal_router.put("/fence")
-async def fence_zombies(call: Calling, connector: Name) -> Response:
+async def fence_zombies(call: WorkersCalling, connector: Name) -> Response:
     """Fence a source connector's older tasks (KIP-618)."""
     operation = call.herder.fence_zombies(connector, await _signature(call))
     return await call.here_or_elsewhere(operation, lambda _: Response(status_code=204))

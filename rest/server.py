@@ -34,7 +34,7 @@ from rest import errors, routes
 from rest.asgi_entry import AnswerHeaders, AsgiEntry, Flows, Guard, ManyHerders, OneHerder, TopOfFlows
 from rest.authentication import CERTIFICATE, GIVE_WAY, Authenticator
 from rest.other_workers import Forwarder
-from rest.request_handling import REQUEST_TIMEOUT_S, WORKERS_BODY_BYTES, BodyBudget
+from rest.request_handling import REQUEST_TIMEOUT_S, WORKERS_BODY_BYTES, WORKERS_TIMEOUT_S, BodyBudget
 from rest.rest_config import Metrics, RestSettings, RestTls
 from rest.ui.router import Dashboard
 
@@ -62,9 +62,10 @@ class Part(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Time limits of a request and of a health check."""
+    """Time limits of a request, of one that another worker sends, and of a health check."""
 
     request_s: float = REQUEST_TIMEOUT_S
+    workers_s: float = WORKERS_TIMEOUT_S
     health_s: float = HEALTH_TIMEOUT_S
 
 
@@ -79,9 +80,8 @@ def create_app(
         openapi_url="/openapi.json" if part in (Part.ALL, Part.WITHOUT_LOGGERS) else None,
         redirect_slashes=False,
     )
-    limits = limits or Limits()
     app.state.settings, app.state.forwarder, app.state.metrics = settings, forwarder, metrics
-    app.state.request_timeout_s, app.state.health_timeout_s = limits.request_s, limits.health_s
+    app.state.limits = limits or Limits()
     routers: Sequence[APIRouter] = part.value
     for each in routers:
         app.include_router(each)

@@ -216,6 +216,10 @@ class HerderApi(Protocol):
         """Return a sentence about the current or last stage of the worker; None if it is not known."""
         ...
 
+    def is_rebalancing(self) -> bool:
+        """Return whether requests wait until the worker has joined its group."""
+        ...
+
     async def health(self) -> None:
         """Return once the worker's loop has handled the call. Raises Unhealthy if the worker cannot reach its group."""
         ...

@@ -89,8 +89,13 @@ class FlowWorkers:
         root = f"{urlsplit(self._forwarder.own_url or '').scheme}://{place}{flow.prefix}"
         url = f"{root}/connectors/{quote(flow.connectors[SOURCE], safe='')}/{RATES}"
         asked = ForwardedRequest("GET", url, _DASHBOARD.to_header(wall_ms() / 1000), b"")
-        headers = {FORWARDED_HEADER: asked.user, **flow.herder.sign_forwarded(asked)}
-        answer = await self._forwarder.send("GET", url, headers=headers)
+        signature = flow.herder.sign_forwarded(asked)
+        if not signature:
+            raise RetriableError(
+                "It was not asked, because this worker has no session key to sign the request. If it stays so, set "
+                "connect.protocol = sessioned on all workers."
+            )
+        answer = await self._forwarder.send("GET", url, headers={FORWARDED_HEADER: asked.user, **signature})
         try:
             return dict(orjson.loads(answer.body))
         except (ValueError, TypeError):

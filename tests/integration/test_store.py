@@ -31,6 +31,7 @@ from connectors.formats.types import TopicPartition
 from connectors.offset_map.runs_and_chunks import MapRun, decode_chunk, decode_chunk_key
 from connectors.source.positions.position_store import MirrorPositionStore, StoreSettings
 from connectors.source.positions.stored_positions import Commit, CommitScope, PassedGap, PositionsTaken, Start
+from tests.kit.topics import until_led
 
 pytestmark = pytest.mark.integration
 
@@ -223,13 +224,16 @@ async def test_topics_of_an_earlier_version_are_cleaned_as_soon_as_new_ones(
     topics = [site.settings.offsets_topic, site.settings.map_topic]
     own = {"cleanup.policy": "compact", "segment.ms": "777000"}
     await site.admin.create_topics([NewTopic(topics[1], 3, 1, own)])
+    await until_led(site.cluster, {topics[1]: 3})
     with caplog.at_level("INFO"):
         await site.store().load([ORDERS])
     assert f"on topic {topics[1]} to keep it small" in caplog.text
     assert f"on topic {topics[0]} to keep it small" not in caplog.text, "it was created with them"
-    found = await site.admin.describe_topic_configs(topics)
-    assert {key: found[topics[0]][key] for key in CLEANED_SOON} == CLEANED_SOON
-    assert {key: found[topics[1]][key] for key in CLEANED_SOON} == {**CLEANED_SOON, "segment.ms": "777000"}
+    wanted, found = [CLEANED_SOON, {**CLEANED_SOON, "segment.ms": "777000"}], list[dict[str, str | None]]()
+    async with asyncio.timeout(60):
+        while found != wanted:  # the controller has answered; the broker hears of it a moment later
+            known = await site.admin.describe_topic_configs(topics)
+            found = [{key: known[topic].get(key) for key in CLEANED_SOON} for topic in topics]
 
 
 def take_rights_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -534,6 +538,7 @@ async def test_a_truncated_target_cuts_the_map(site: Site) -> None:
 async def test_a_topic_that_loses_records_by_age_is_refused(site: Site) -> None:
     name = site.settings.offsets_topic
     assert await site.admin.create_topics([NewTopic(name, 3, 1, {"cleanup.policy": "compact,delete"})]) == {name: None}
+    await until_led(site.cluster, {name: 3})
     with pytest.raises(ConfigError, match=r"cleanup\.policy=compact,delete and would lose"):
         await site.store().load([ORDERS])
 

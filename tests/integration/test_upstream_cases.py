@@ -111,13 +111,18 @@ def test_from_the_latest_with_an_empty_partition_and_a_sync_for_each_record(
             "the group is moved",
             _POLL_S,
         )
-        store = OffsetSyncStore(only_last=False)
-        for one in asyncio.run(read_all(eu.bootstrap, syncs_topic)):
-            store.take(OffsetSync.decode(one.key, one.value))
-        store.read_to_end()
-        place = TopicPartition(topic, 0)
-        assert [store.translate(place, offset) for offset in (end - 1, end)] == [end - 1 - first, end - first]
-        assert store.translate(TopicPartition(topic, 1), 0) is None
+
+        def synced() -> OffsetSyncStore | None:
+            """What the offset syncs say, once the last has been written, which may be later than the group's move."""
+            store = OffsetSyncStore(only_last=False)
+            for one in asyncio.run(read_all(eu.bootstrap, syncs_topic)):
+                store.take(OffsetSync.decode(one.key, one.value))
+            store.read_to_end()
+            found = [store.translate(TopicPartition(topic, 0), offset) for offset in (end - 1, end)]
+            return store if found == [end - 1 - first, end - first] else None
+
+        store = wait_until(synced, _DEADLINE_S, "offset syncs translate as the map does", _POLL_S)
+        assert store is not None and store.translate(TopicPartition(topic, 1), 0) is None
         assert mirror.stop() == 0
 
 

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -145,11 +145,16 @@ def test_groups_are_told_apart(us: KafkaCluster, eu: KafkaCluster, tmp_path: Pat
         ):
             mirror.await_line(start, [f"group {scene.group(label)} is skipped", why], _DEADLINE_S)
         # Their own consumers on eu began at the beginning, and are where they are.
-        places = translate_offsets_of(
-            {"bootstrap.servers": eu.bootstrap}, scene.alias, re.compile(f"{scene.name}-.*"), _DEADLINE_S
-        )
         expected = {scene.group(label) for label in ("old", "new", "busy-old", "busy-new", "both", "reads")}
-        assert places.keys() == expected
+        props, groups = {"bootstrap.servers": eu.bootstrap}, re.compile(f"{scene.name}-.*")
+
+        def translated() -> Mapping[str, Any] | None:
+            """Once the group that still reads has committed, which its consumer does every five seconds."""
+            found = translate_offsets_of(props, scene.alias, groups, _DEADLINE_S)
+            return found if found.keys() >= expected else None
+
+        places = wait_until(translated, _DEADLINE_S, f"{sorted(expected)} have checkpoints", _POLL_S)
+        assert places is not None and places.keys() == expected
         assert places[scene.group("new")][TopicPartition(scene.remote, 0)].offset == _READ
         assert all(scene.group("share") in line for line in _lines(mirror, "gets no checkpoints"))
         # Once in the life of a connector or a task; a start begins with the settings of the one before.

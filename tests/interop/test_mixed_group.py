@@ -149,8 +149,11 @@ def _of_java(lines: _Lines, folder: Path, stack: ExitStack) -> None:
 
     invalid = rest.ask("PUT", "/connector-plugins/FileStreamSink/config/validate", {**sink, "name": "s", "topics": ""})
     assert invalid["error_count"] > 0
-    for tasks in ("2", "1"):  # a new set of task configs, before which older tasks are fenced
-        rest.ask("PUT", f"/connectors/{name}/config", {**lines.config(name), "tasks.max": tasks})
+    rest.ask("PUT", f"/connectors/{name}/config", {**lines.config(name), "tasks.max": "2"})
+    # A task of Java's that is stopped while it starts waits for its worker, which waits for the task: 30 s.
+    wait_until(lambda: f"{name}-0" in rest.owners(), _DEADLINE_S, "a task runs", _POLL_S)
+    # A new set of task configs, before which older tasks are fenced.
+    rest.ask("PUT", f"/connectors/{name}/config", lines.config(name))
     java_rest.ask("PUT", "/connectors/sink/config", sink)
     expected = dict.fromkeys((name, f"{name}-0", "sink", "sink-0"), java_rest.netloc)
     wait_until(lambda: rest.owners() == expected, _DEADLINE_S, f"{expected} run", _POLL_S)

@@ -132,6 +132,10 @@ class Bench:
         self._requests += 1
         return self.step(events.Request(self._requests, operation))
 
+    def withdraw(self) -> list[Effect]:
+        """Whoever asked last waits no longer."""
+        return self.step(events.RequestWithdrawn(self._requests))
+
     def wrote(self, effects: Sequence[Effect]) -> list[Effect]:
         """What a WriteConfig among ``effects`` writes comes back, and it ends."""
         write = only(effects, events.WriteConfig)

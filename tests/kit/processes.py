@@ -44,6 +44,16 @@ def wait_until(condition: Callable[[], T], deadline_s: float, what: str, poll_s:
         time.sleep(max(poll_s, min(now_s - began_s, _COSTLY_POLL_S)))
 
 
+def soonest_s(succeeds: Callable[[], object]) -> float:
+    """Return the least time that five calls take, which must succeed; others say how busy the machine is."""
+    took_s = []
+    for _ in range(5):
+        began_s = time.monotonic()
+        assert succeeds()
+        took_s.append(time.monotonic() - began_s)
+    return min(took_s)
+
+
 class Role(enum.Enum):
     """What a process of the mirror's tree is."""
 

@@ -64,6 +64,8 @@ class DictHerder:
         self.ready = True
         self.worker_id = RUNNING.worker_id
         self.doing: str | None = None
+        self.rebalancing = False
+        self.has_key = True
         self.offsets: list[SourceOffset] = []
         self.audited: list[AuditEntry] = []
         self.levels: dict[str, LoggerLevel] = {"root": LoggerLevel("INFO", None)}
@@ -94,6 +96,9 @@ class DictHerder:
 
     def stage(self) -> str | None:
         return self.doing
+
+    def is_rebalancing(self) -> bool:
+        return self.rebalancing
 
     async def health(self) -> None:
         await self._asked("health")
@@ -207,6 +212,8 @@ class DictHerder:
         await self._asked("fence_zombies", name, signature)
 
     def sign_forwarded(self, request: ForwardedRequest) -> dict[str, str]:
+        if not self.has_key:
+            return {}
         return {SIGNATURE_HEADER: sign(GROUP_KEY, "HmacSHA256", request.to_bytes()), ALGORITHM_HEADER: "HmacSHA256"}
 
     def check_forwarded(self, request: ForwardedRequest, signature: str | None, algorithm: str | None) -> None:

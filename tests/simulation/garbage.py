@@ -292,3 +292,5 @@ class Vandal:
             events.SetLogger(name, "DEBUG"),
         )
         self.step(events.Request(self._requests, self.random.choice(operations)))
+        if self.ill():
+            self.step(events.RequestWithdrawn(self.random.randint(1, self._requests)))

@@ -266,6 +266,13 @@ class Request:
     operation: Operation
 
 
+@dataclass(frozen=True, slots=True)
+class RequestWithdrawn:
+    """The requester waits no longer. A request that is still queued is dropped: running it later would surprise."""
+
+    id: int
+
+
 Event = (
     ConfigRecord
     | ConfigLogReset
@@ -287,6 +294,7 @@ Event = (
     | Tick
     | Stopping
     | Request
+    | RequestWithdrawn
 )
 
 # -- effects -----------------------------------------------------------------------------------------------------------

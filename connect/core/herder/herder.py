@@ -206,6 +206,8 @@ def _take_in(s: HerderState, event: events.Event) -> None:
             s.ended(token, error)
         case events.Request():
             requests.accept(s, event)
+        case events.RequestWithdrawn(id_):
+            requests.withdraw(s, id_)
         case events.SessionKeyMade(key):
             write_session_key(s, key)
         case events.Ready():

@@ -34,8 +34,6 @@ from connect.core.model import ConnectorInfo, TargetState, TaskId
 
 #: The limit of queued requests; REST has a lower limit.
 _MOST_WAITING = 10_000
-#: After this time the client has given up.
-_REQUEST_TIMEOUT_MS = 90_000
 
 #: Operations that are rejected while a rebalance is due, because leader and assignment are about to change.
 _CHECKED = (events.RestartConnector, events.RestartTask, events.Restart, events.CheckOffsets)
@@ -51,17 +49,19 @@ def accept(s: HerderState, request: events.Request) -> None:
     elif s.mode is not HerderMode.LOADING and _needs_no_leader(request):
         run(s, request)
     else:
-        s.requests.append((s.now_ms, request))
+        s.requests[request.id] = request
+
+
+def withdraw(s: HerderState, id_: int) -> None:
+    """Drop a request that is still queued."""
+    if s.requests.pop(id_, None) is not None:
+        s.reply(id_, error=RetriableError("Request timed out"))
 
 
 def run_next(s: HerderState) -> None:
     """Run the oldest queued request."""
-    accepted_ms, request = s.requests.popleft()
-    if s.now_ms - accepted_ms > _REQUEST_TIMEOUT_MS:
-        # Running the request now would surprise its user.
-        s.reply(request.id, error=RetriableError("Request timed out"))
-    else:
-        run(s, request)
+    _, request = s.requests.popitem(last=False)
+    run(s, request)
 
 
 def run(s: HerderState, request: events.Request) -> None:

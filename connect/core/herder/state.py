@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -207,8 +207,8 @@ class HerderState:
         self.publishing = Publishing()
         #: Ids of requests without a reply; a dict for its order.
         self.open: dict[int, None] = {}
-        #: Queued requests and their arrival times.
-        self.requests: deque[tuple[int, Request]] = deque()
+        #: Queued requests by id, the oldest first.
+        self.requests: OrderedDict[int, Request] = OrderedDict()
         #: Ids of requests that wait for the start of a connector, by connector.
         self.starting: dict[str, list[int]] = {}
         self.waiting: dict[int, PendingEvent] = {}

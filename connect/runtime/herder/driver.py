@@ -129,7 +129,8 @@ class HerderDriver:
         self._arrived.set()
 
     async def request(self, operation: Operation) -> Any:
-        """Pass a request to the herder and return its answer; raises the herder's refusal."""
+        """Pass a request to the herder and return its answer; raises the herder's refusal. If it is cancelled, the
+        request is withdrawn."""
         if self.ended.done():
             raise RetriableError("Worker is shutting down")
         number = next(self._ids)
@@ -138,6 +139,9 @@ class HerderDriver:
         self.put(events.Request(number, operation))
         try:
             return await future
+        except asyncio.CancelledError:
+            self.put(events.RequestWithdrawn(number))
+            raise
         finally:
             self._requests.pop(number, None)
 

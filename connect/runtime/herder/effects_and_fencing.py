@@ -162,22 +162,35 @@ class ZombieFence:
     async def _round(self, name: str, config: Mapping[str, str]) -> None:
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                await self.config.read_to_end(_TIMEOUT_S)
-                snapshot = self.core.snapshot
-                if not snapshot.pending_fencing(name):
-                    return
-                generation, count = snapshot.task_generation(name), snapshot.task_count(name)
-                before = snapshot.task_count_record(name)
-                # One task before and one now: the new task's claim of the transactional id fences the old one.
-                if before is not None and not (before == 1 and count == 1):
-                    await self._fence_tasks(name, config, before)
-                if snapshot.task_generation(name) != generation or generation is None:
-                    raise RequestConflict(f"The tasks of connector {name} were reconfigured while they were fenced")
-                await self.driver.request(events.PutTaskCount(name, count, generation))
+                while not await self._counted(name, config):
+                    pass
         except TimeoutError as error:
             raise RetriableError(
                 f"connector {name}: its older tasks were not fenced within {_TIMEOUT_S:.0f} s"
             ) from error
+
+    async def _counted(self, name: str, config: Mapping[str, str]) -> bool:
+        """Fence older tasks and store how many there are now; return False if both must be repeated."""
+        await self.config.read_to_end(_TIMEOUT_S)
+        snapshot = self.core.snapshot
+        if not snapshot.pending_fencing(name):
+            return True
+        generation, count = snapshot.task_generation(name), snapshot.task_count(name)
+        before = snapshot.task_count_record(name)
+        # One task before and one now: the new task's claim of the transactional id fences the old one.
+        older = 0 if before is None or (before == 1 and count == 1) else before
+        if older:
+            await self._fence_tasks(name, config, older)
+        if snapshot.task_generation(name) != generation or generation is None:
+            raise RequestConflict(f"The tasks of connector {name} were reconfigured while they were fenced")
+        try:
+            await self.driver.request(events.PutTaskCount(name, count, generation))
+        except RequestConflict:
+            if older:
+                raise
+            # Without tasks to fence, Java reads and writes in one turn of its herder, and meets no newer configs.
+            return False
+        return True
 
     async def _fence_tasks(self, name: str, config: Mapping[str, str], tasks: int) -> None:
         cluster = Cluster(await self.connection(name, config))

@@ -17,6 +17,7 @@ from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError, HeliographError, RetriableError, SecurityError
 from connect.core.herder import events
 from connect.core.herder.herder import Herder
+from connect.core.herder.state import HerderMode
 from connect.core.herder_api import (
     BadRequest,
     Config,
@@ -53,8 +54,8 @@ log = logging.getLogger(__name__)
 
 #: The kind of report that any connector has: the audit of its worker's group.
 AUDIT: Final = "audit"
-#: How long a Java member may take to validate a config while others can be asked. A request takes 90 s at most.
-_JAVA_MEMBER_S: Final = 20.0
+#: How long all Java members together may take to validate a config: less than REST's limit for requests of workers.
+_JAVA_MEMBERS_S: Final = 20.0
 
 
 @dataclass(eq=False)
@@ -95,6 +96,9 @@ class RuntimeHerder:
 
     def stage(self) -> str | None:
         return self.stages.sentence()
+
+    def is_rebalancing(self) -> bool:
+        return self.core.mode is not HerderMode.MEMBER
 
     async def health(self) -> None:
         await self.started()
@@ -357,14 +361,13 @@ class RuntimeHerder:
         self._refer_to_leader()
         # A member that refuses, such as one that asks for another password, says nothing about the others.
         refused: HeliographError | None = None
-        for number, url in enumerate(self.core.java_urls, start=1):
-            # The last one has the rest of the request's time.
-            limit_s = None if number == len(self.core.java_urls) else _JAVA_MEMBER_S
+        limit_s = _JAVA_MEMBERS_S / max(len(self.core.java_urls), 1)
+        for url in self.core.java_urls:
             try:
                 async with asyncio.timeout(limit_s):
                     infos = await self.internal.validate(url, given["connector.class"], config)
             except TimeoutError:
-                refused = RetriableError(f"The worker at {url} did not validate the config within {limit_s:.0f} s.")
+                refused = RetriableError(f"The worker at {url} did not validate the config within {limit_s:g} s.")
             except HeliographError as error:
                 refused = error
             else:

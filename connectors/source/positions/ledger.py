@@ -185,7 +185,10 @@ class Ledger:
         return [source for source, entry in self.apart.items() if entry.is_leaving]
 
     def drop(self, source: TopicPartition) -> None:
-        entry = self.entries.pop(source)
+        """Forget a partition; do nothing if it was dropped before."""
+        entry = self.entries.pop(source, None)
+        if entry is None:
+            return
         entry.moved = unnoted
         self._unstored_bytes -= entry.unstored_bytes
         self._too_long.discard(source)
@@ -354,12 +357,15 @@ class Ledger:
             entry.stored = entry.taken
 
     def give_back(self, commits: Sequence[Commit]) -> None:
-        """Keep commits that could not be stored for the next attempt, which is due at once."""
+        """Keep commits that could not be stored for the next attempt, which is due at once, except those of partitions
+        that were dropped meanwhile."""
         self._flushed_s = self._stored_s = float("-inf")
         if any(commit.scope is CommitScope.ALL for commit in commits):
             self._completed_s = float("-inf")
         for commit in commits:
-            entry = self.entries[commit.position.source]
+            entry = self.entries.get(commit.position.source)
+            if entry is None:
+                continue
             newer, entry.runs = entry.runs, list(commit.runs)
             entry.passing = commit.passing or entry.passing
             for run in newer:

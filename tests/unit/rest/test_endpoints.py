@@ -10,7 +10,7 @@ from connect.core.herder_api import LoggerLevel, NotFound, RebalanceExpected, So
 from connect.core.model import RestartRequest, TargetState, TaskId
 from connect.kafka.concurrency import Scope
 from rest.rest_config import RestSettings
-from rest.server import RestServer
+from rest.server import Limits, RestServer
 from tests.kit.members import until
 from tests.kit.raw_http import ask
 from tests.kit.rest_herder import DictHerder
@@ -273,6 +273,24 @@ async def test_a_herder_that_takes_too_long(port: int, herder: DictHerder) -> No
     herder.doing = "The worker is currently ensuring membership in the cluster, which began at T."
     answer = await ask(port, "GET", "/connectors/a")
     assert (answer.status, answer.json["message"]) == (500, f"Request timed out. {herder.doing}")
+
+
+async def test_another_worker_gets_an_answer_before_its_client_gives_up() -> None:
+    """Java's client gives up after 30 s without a byte."""
+    assert Limits().workers_s < 30
+    server, herder = RestServer(RestSettings((ANYWHERE,)), limits=Limits(request_s=60, workers_s=0.05)), DictHerder()
+    herder.hangs |= {"delete_connector", "fence_zombies"}
+    await server.start()
+    try:
+        server.serve(herder)
+        for method, path in (("DELETE", "/connectors/a?forward=true"), ("PUT", "/connectors/a/fence")):
+            herder.rebalancing = True
+            conflict = await ask(server.ports[0], method, path)
+            assert conflict.status == 409 and "(e.g. worker rebalance)" in conflict.json["message"]
+            herder.rebalancing = False
+            assert (await ask(server.ports[0], method, path)).json["message"] == "Request timed out"
+    finally:
+        await server.stop()
 
 
 async def test_the_api_documents_itself(port: int) -> None:

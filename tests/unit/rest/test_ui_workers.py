@@ -100,8 +100,9 @@ async def two_workers(users: Path) -> AsyncIterator[tuple[list[OneOfTwo], httpx.
 async def test_both_workers_are_asked_and_a_silent_one_is_named_within_its_time(
     users: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "WITHIN_S", 0.2)
+    monkeypatch.setattr(workers, "WITHIN_S", 60.0)
     monkeypatch.setattr(workers, "_FRESH_S", 0.0)
+    monkeypatch.setattr(workers, "_AGAIN_S", 0.0)
     async with two_workers(users) as (herders, client):
 
         async def asked(path: str) -> Any:
@@ -118,7 +119,13 @@ async def test_both_workers_are_asked_and_a_silent_one_is_named_within_its_time(
         assert sorted(one["records_per_s"][-1] for one in details["histories"]) == [5.0, 7.0]
         assert details["batches"] == [{"kind": "shallow", "reason": "", "count": 6}]
 
+        herders[0].has_key = False
+        (silent,) = (await asked(""))["flows"]["us->eu"]["overview"]["rates"]["silent"]
+        assert silent["worker_id"] == herders[0].other and "has no session key" in silent["reason"]
+
+        herders[0].has_key = True
         herders[1].late.add("rates")
+        monkeypatch.setattr(workers, "WITHIN_S", 0.2)
         flow = (await asked(""))["flows"]["us->eu"]
         (silent,) = flow["overview"]["rates"]["silent"]
         assert silent["worker_id"] == herders[0].other and silent["reason"].startswith("It has not answered within")

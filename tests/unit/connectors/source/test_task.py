@@ -24,7 +24,7 @@ from connectors.source.positions import position_checks
 from connectors.source.positions.ledger import MAX_UNSTORED_BYTES, Ledger
 from connectors.source.positions.partition_pairs import Clusters, Entry, PartitionPair, position_of
 from connectors.source.positions.position_checks import UnavailablePartitions
-from connectors.source.positions.stored_positions import Commit, CommitScope, PositionStore, Start
+from connectors.source.positions.stored_positions import Commit, CommitScope, PositionsTaken, PositionStore, Start
 from connectors.source.positions.takeover import Takeover
 from connectors.source.slice_handle import (
     Defects,
@@ -597,6 +597,33 @@ async def test_a_partition_that_joined_and_is_taken_away_before_it_is_copied_is_
     assert [len(sequences) for _, _, sequences in world.went] == [1, 1]
     handed_over = {one.position.source_partition for one in world.commits if one.position.is_handed_over}
     assert handed_over == {0}
+
+
+async def test_a_partition_that_leaves_and_was_taken_by_another_task_meanwhile_is_dropped_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writing, answered = asyncio.Event(), asyncio.Event()
+
+    async def taken(_: Sequence[Commit]) -> None:
+        writing.set()
+        await answered.wait()
+        raise PositionsTaken(frozenset({SOURCE}))
+
+    monkeypatch.setattr(world, "commit", taken)
+    one = world.task()
+    one.ledger.enter([PAIR])
+    one.ledger.begin(SOURCE, UNCLEAN)
+    one.ledger.entries[SOURCE].was_copied = True
+    await one.ledger.leave([])
+    committing = asyncio.create_task(one._commit())
+    await writing.wait()
+    leaving = asyncio.create_task(one.store_left())
+    await asyncio.sleep(0)
+    answered.set()
+    with pytest.raises(PositionsTaken):
+        await committing
+    await leaving
+    assert not one.ledger.entries
 
 
 async def test_a_partition_that_leaves_is_not_taken_over_again_with_one_that_is_back(

@@ -219,14 +219,16 @@ def test_while_a_round_is_due_what_depends_on_it_is_refused() -> None:
     assert [type(error) for error in replies] == [type(None), RebalanceExpected]
 
 
-def test_nobody_is_surprised_by_a_request_of_long_ago() -> None:
+def test_a_request_that_was_withdrawn_is_not_begun() -> None:
     bench = leading()
     bench.step(RebalanceBegun())
     bench.ask(events.DeleteConnector("c"))
-    bench.now_ms += 90_001
-    effects = bench.lead()
+    effects = bench.withdraw()
     assert "timed out" in str(error_of(effects))
-    assert none(effects, WriteConfig)
+    assert none(bench.lead(), WriteConfig)
+    effects = bench.ask(events.DeleteConnector("c"))
+    assert bench.withdraw() == []
+    assert only(bench.wrote(effects), Reply).error is None
 
 
 def test_task_configs_of_another_worker() -> None:

@@ -170,6 +170,18 @@ async def test_nobody_waits_for_a_worker_that_has_failed() -> None:
     await driver.stop()
 
 
+async def test_who_waits_no_longer_withdraws_the_request() -> None:
+    herder = Herder({})
+    driver = driven(herder, Effects())
+    waiting = asyncio.create_task(driver.request(events.DeleteConnector("lines")))
+    await driver.turn()
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    await driver.turn()
+    assert herder.heard == [events.Request(1, events.DeleteConnector("lines")), events.RequestWithdrawn(1)]
+    await driver.stop()
+
+
 async def test_a_herder_that_raises_ends_the_worker_and_says_so() -> None:
     class Broken(Herder):
         def step(self, event: Event, now_ms: int) -> list[Effect]:

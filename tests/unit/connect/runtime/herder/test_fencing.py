@@ -87,6 +87,21 @@ async def test_tasks_that_were_reconfigured_meanwhile_are_a_conflict() -> None:
     assert group.written == []
 
 
+async def test_without_tasks_to_fence_the_newest_are_counted() -> None:
+    group = Group()
+    stored = group.request
+
+    async def changed_before(operation: events.CheckFence | events.PutTaskCount) -> None:
+        if isinstance(operation, events.PutTaskCount) and operation.generation == 3:
+            group.generation = 4
+            raise RequestConflict("a new set of task configs was generated")
+        await stored(operation)
+
+    group.request = changed_before  # type: ignore[method-assign]
+    await fence_of(group).fence("lines")
+    assert group.written == [events.PutTaskCount("lines", 2, 4)]
+
+
 @pytest.mark.parametrize(
     ("name", "leads", "refusal"), [("unknown", True, NotFound), ("sink", True, BadRequest), ("lines", False, NotLeader)]
 )

@@ -262,6 +262,15 @@ async def test_a_partition_leaves_while_a_commit_of_it_is_under_way_that_fails()
     assert (commit.position.is_handed_over, list(commit.runs)) == (True, [(0, 0, 9)])
 
 
+def test_a_partition_is_dropped_while_a_commit_of_it_is_under_way_that_fails() -> None:
+    made = ledger()
+    commits = taken(made)
+    for _ in range(2):
+        made.drop(SOURCE)
+    made.give_back(commits)
+    assert [one.position.source_partition for one in taken(made)] == [OTHER.partition]
+
+
 @pytest.mark.parametrize("rests_s", [20, 70])
 async def test_a_successor_finds_the_whole_map_of_a_partition_that_stopped_before(rests_s: int) -> None:
     clock = Clock()
