@@ -17,7 +17,7 @@ from connect.api.connector import Props
 from connect.api.source import ConnectorReport, EngineTask, ExactlyOnceSupport, TaskReport
 from connect.core.config.config_def import ConfigDef, ConfigValue, add_errors
 from connect.core.errors import ConfigError, PermanentError, RetriableError
-from connect.kafka.concurrency import Scope, is_set_within, wall_ms
+from connect.kafka.concurrency import Scope, is_set_within
 from connect.kafka.log.offsets import EARLIEST, LATEST
 from connect.kafka.log.shared_transactions import SharedTransactions
 from connect.kafka.log.transactions import Superseded
@@ -36,15 +36,12 @@ from connectors.connector_base import MirrorConnector, check_offsets
 from connectors.control_link.protocol import SliceSettings
 from connectors.internal_topics import PARTITION_STATES, Records, record_settings
 from connectors.source.connector import MirrorSourceConnector
-from connectors.source.dashboard_reports import KINDS as DASHBOARD
-from connectors.source.dashboard_reports import RATES, dashboard_report, rates_report
 from connectors.source.exactly_once_task import MAX_RUNS_PER_CHUNK, ExactlyOnceTask
-from connectors.source.lag_and_partition_reports import LAG, PARTITIONS, lag_report, partitions_report
+from connectors.source.mirror_reports import KINDS, RATES, Asked, mirror_report, rates_report
 from connectors.source.offset_sync_writer import sync_writer, syncs_topic
 from connectors.source.positions.position_store import MirrorPositionStore, StoreSettings
 from connectors.source.slice_handle import SliceFenced, TaskServices, TaskSettings
 from connectors.source.task import MirrorSourceTask
-from connectors.source.verdict_report import verdict_report
 from connectors.source.worker_context import FlowParts, MirrorHost
 from connectors.topic_sync.acl_plan import Names
 from connectors.topic_sync.acl_sync import AccessFlow, AccessRecords, AccessSync
@@ -52,10 +49,6 @@ from connectors.topic_sync.partition_assignment import ASSIGNED_PARTITIONS, deco
 from connectors.transforms.smt_chain import ChainPlan
 from connectors.transforms.sql_query import KEY as QUERY_KEY
 from connectors.transforms.target_names import chain_plan, check_chain
-from connectors.verification.state import verification_report
-
-VERDICT: Final = "verdict"
-VERIFICATION: Final = "verification"
 
 log = logging.getLogger(__name__)
 
@@ -176,22 +169,11 @@ class MirrorSource(MirrorConnector):
             return rates_report(self._host, props["name"])
         await open_stores(props)
         settings, clients = settings_of(props, self._host)
-        if kind not in (LAG, PARTITIONS, VERDICT, VERIFICATION, *DASHBOARD):
+        if kind not in KINDS:
             more = self._more_reports
             return None if more is None else await more(kind, settings, clients, query, self._host)
         async with _parts(self._host, settings, clients) as parts:
-            if kind == PARTITIONS:
-                return await partitions_report(settings, parts, tasks, query)
-            if kind == VERDICT:
-                return await verdict_report(self._host, settings, parts, connector, tasks, query)
-            if kind in DASHBOARD:
-                return await dashboard_report(kind, self._host, settings, parts, connector, tasks, query)
-            if kind == VERIFICATION:
-                return await verification_report(settings, parts.store, query)
-            shared, watch = self._host.lag_of(settings.name), self._host.watches.get(settings.name)
-            lag = await shared.read(settings, parts.clusters.source, parts.store, watch)
-            contact = self._host.contact(settings.name)  # after the read, which may take long
-            return lag_report(settings, lag, contact.to_json(wall_ms()), query)
+            return await mirror_report(kind, Asked(self._host, settings, connector, tasks), parts, query)
 
     async def alter_offsets(
         self, props: Props, offsets: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
@@ -380,7 +362,8 @@ def _task_settings(
     chain = chain_plan(settings.transforms, settings.source_alias, host.find_plugin, settings.names)
     return TaskSettings(
         flow=settings.flow_name,
-        transactional_id=_transactional_id(settings, host.group_id, index),
+        # By KIP-618's rule, so that any fencing by that rule works.
+        transactional_id=f"{host.group_id}-{settings.name}-{index}",
         partitions=tuple(decode_partitions(props[ASSIGNED_PARTITIONS])),
         remote_topic=settings.remote_topic,
         ways=settings.names.ways,
@@ -394,11 +377,6 @@ def _task_settings(
         transaction_timeout_ms=settings.transactions.timeout_ms if settings.transactions else None,
         reset_to=LATEST if settings.auto_offset_reset == "latest" else EARLIEST,
     )
-
-
-def _transactional_id(settings: MirrorSourceSettings, group_id: str, index: int) -> str:
-    """Return a task's transactional id by KIP-618's rule, so that any fencing by that rule works."""
-    return f"{group_id}-{settings.name}-{index}"
 
 
 def _slice_settings(
