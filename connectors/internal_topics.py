@@ -164,7 +164,14 @@ class Records(Generic[K, V]):
 
     async def load(self) -> dict[K, V]:
         """Return what is stored; the topic is created if it is missing."""
+        await self.make_topic()
+        return await self.read()
+
+    async def make_topic(self) -> None:
         await self._settings.make_topic(self._admin)
+
+    async def read(self) -> dict[K, V]:
+        """Return what is stored; nothing if there is no topic."""
         return await read_records(self._cluster, self._settings, self._of)
 
     async def store(self, values: Mapping[K, V | None]) -> None:

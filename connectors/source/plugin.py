@@ -44,7 +44,7 @@ from connectors.source.slice_handle import SliceFenced, TaskServices, TaskSettin
 from connectors.source.task import MirrorSourceTask
 from connectors.source.worker_context import FlowParts, MirrorHost
 from connectors.topic_sync.acl_plan import Names
-from connectors.topic_sync.acl_sync import AccessFlow, AccessRecords, AccessSync
+from connectors.topic_sync.acl_sync import ACLS, AccessFlow, AccessSync
 from connectors.topic_sync.partition_assignment import ASSIGNED_PARTITIONS, decode_partitions
 from connectors.transforms.smt_chain import ChainPlan
 from connectors.transforms.sql_query import KEY as QUERY_KEY
@@ -349,7 +349,7 @@ def access_of(settings: MirrorSourceSettings, parts: FlowParts) -> AccessSync | 
     names = Names(
         settings.names, settings.should_mirror, settings.access.takes_group, target_alias=settings.target_alias
     )
-    records = AccessRecords(parts.store, parts.admin, record_settings(settings))
+    records = Records(ACLS, parts.store, parts.admin, record_settings(settings))
     # The reverse flow keeps its records on our source cluster, under its source alias.
     flow = AccessFlow(settings.flow, names, f"mm2-offset-map.{settings.target_alias}.internal")
     return AccessSync(settings.access, flow, parts.clusters.source, parts.clusters.target, parts.admin, records)
