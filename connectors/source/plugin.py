@@ -18,7 +18,6 @@ from connect.api.source import ConnectorReport, EngineTask, ExactlyOnceSupport, 
 from connect.core.config.config_def import ConfigDef, ConfigValue, add_errors
 from connect.core.errors import ConfigError, PermanentError, RetriableError
 from connect.kafka.concurrency import Scope, is_set_within
-from connect.kafka.log.offsets import EARLIEST, LATEST
 from connect.kafka.log.shared_transactions import SharedTransactions
 from connect.kafka.log.transactions import Superseded
 from connect.kafka.security.connection_settings import open_stores
@@ -45,7 +44,7 @@ from connectors.source.task import MirrorSourceTask
 from connectors.source.worker_context import FlowParts, MirrorHost
 from connectors.topic_sync.acl_plan import Names
 from connectors.topic_sync.acl_sync import ACLS, AccessFlow, AccessSync
-from connectors.topic_sync.partition_assignment import ASSIGNED_PARTITIONS, decode_partitions
+from connectors.topic_sync.partition_assignment import ASSIGNED_PARTITIONS, begin_of, decode_partitions
 from connectors.transforms.smt_chain import ChainPlan
 from connectors.transforms.sql_query import KEY as QUERY_KEY
 from connectors.transforms.target_names import chain_plan, check_chain
@@ -184,7 +183,10 @@ class MirrorSource(MirrorConnector):
     async def _look(self, settings: MirrorSourceSettings, parts: FlowParts) -> None:
         """Start the inner connector once both clusters answer, then request task configs; report permanent errors."""
         assert self._inner is not None
-        waiting = _waiting(settings.flow)
+
+        def waiting(error: RetriableError) -> None:
+            log.warning("%s: %s; retrying", settings.flow, error)
+
         await asyncio.gather(
             parts.clusters.source.wait_reachable(waiting), parts.clusters.target.wait_reachable(waiting)
         )
@@ -375,7 +377,7 @@ def _task_settings(
         gap_policy=settings.gap_policy,
         initial_group=settings.initial_offsets_group,
         transaction_timeout_ms=settings.transactions.timeout_ms if settings.transactions else None,
-        reset_to=LATEST if settings.auto_offset_reset == "latest" else EARLIEST,
+        reset_to=begin_of(settings).reset_to,
     )
 
 
@@ -406,7 +408,3 @@ def _slice_settings(
         target_alias=settings.target_alias,
         **{name: value for name, value in named.items() if value is not None},
     )
-
-
-def _waiting(flow: str) -> Callable[[RetriableError], None]:
-    return lambda error: log.warning("%s: %s; retrying", flow, error)

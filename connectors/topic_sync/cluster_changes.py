@@ -186,10 +186,7 @@ async def alter_configs(flow: str, admin: Admin, changes: Sequence[AlterConfig])
             log.warning("%s: topic settings were not altered: %s", flow, error)
             refused.add(topic)
         else:
-            words = _in_words(wanted[topic])
+            configs = wanted[topic].items()
+            words = ", ".join(f"{key} = {'default' if value is None else value}" for key, value in configs)
             state_changed(log, logging.INFO, "configs-altered", topic, "%s: altered %s: %s", flow, topic, words)
     return refused
-
-
-def _in_words(configs: dict[str, str | None]) -> str:
-    return ", ".join(f"{key} = {'default' if value is None else value}" for key, value in configs.items())
