@@ -21,11 +21,10 @@ from bench.contenders import CONTENDERS, Contender, older
 from bench.latency import measure_latency
 from bench.loads import DEFAULT, LOADS, AnyLoad, Load, Paced, Start, write_payloads
 from bench.machine import this_run
-from bench.measure import Window, measure, measure_ceiling
+from bench.measure import Window, measure, measure_ceiling, measure_start
 from bench.plan import Asked
 from bench.profile import profile
 from bench.rows import Ceiling, Ciphers, Held, Latency, Result, Row, Rows, Run, Started
-from bench.start import measure_start
 from connect.core.errors import HeliographError
 from tests.kit.java_mm2 import JavaToolFailed, run_tool
 

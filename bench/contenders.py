@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 import javaproperties
 
 from bench.bed import BenchError
 from bench.loads import AnyLoad, Load, Paced
 from tests.kit.java_mm2 import JavaMirrorMaker
-from tests.kit.mirror import Mirror
+from tests.kit.mirror import STOP_DEADLINE_S, Mirror
 
 _HERE: Final = Path(__file__).parent
 _TAIL_LINES: Final = 40
@@ -28,23 +27,30 @@ _AT_TARGET: Final = (
 )
 
 
-class Replicator(Protocol):
-    """A replicator that runs inside its ``with``; leaving it leaves no process behind."""
+class _Heliograph(Mirror):
+    """``connect-mirror-maker <file>``, by default of the environment that the bench runs in."""
 
-    @property
-    def pid(self) -> int: ...
-    @property
-    def is_running(self) -> bool: ...
+    def __init__(self, properties: Mapping[str, str], folder: Path, command: Sequence[str]) -> None:
+        # A backslash is written twice in such a file.
+        super().__init__({key: value.replace("\\", "\\\\") for key, value in properties.items()}, folder, command)
+
     def tail(self) -> str:
         """The end of its log."""
+        return "\n".join(self.log_lines()[-_TAIL_LINES:])
 
-    def stop(self) -> int:
-        """Asks it to end and waits; the exit code."""
+    def stop(self, within_s: float = STOP_DEADLINE_S) -> int:
+        try:
+            return super().stop(within_s)
+        except AssertionError as error:
+            raise BenchError(f"Heliograph: {error}") from error
 
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+
+#: Runs inside its ``with``; leaving it leaves no process behind.
+Replicator = JavaMirrorMaker | _Heliograph
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,38 +104,3 @@ def older(clone: Path) -> Contender:
     # Older versions look for their modules in the folder first where they were started.
     command = ("/usr/bin/env", "PYTHONSAFEPATH=1", str(clone / ".venv" / "bin" / "connect-mirror-maker"))
     return Contender(clone.name, clone.name, _HERE / "heliograph.properties", java=False, command=command)
-
-
-class _Heliograph:
-    """``connect-mirror-maker <file>``, by default of the environment that the bench runs in."""
-
-    def __init__(self, properties: Mapping[str, str], folder: Path, command: Sequence[str]) -> None:
-        # A backslash is written twice in such a file.
-        written = {key: value.replace("\\", "\\\\") for key, value in properties.items()}
-        self._mirror = Mirror(written, folder, command)
-
-    @property
-    def pid(self) -> int:
-        return self._mirror.pid
-
-    @property
-    def is_running(self) -> bool:
-        return self._mirror.is_running
-
-    def tail(self) -> str:
-        return "\n".join(self._mirror.log_lines()[-_TAIL_LINES:])
-
-    def stop(self) -> int:
-        try:
-            return self._mirror.stop()
-        except AssertionError as error:
-            raise BenchError(f"Heliograph: {error}") from error
-
-    def __enter__(self) -> Self:
-        self._mirror.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._mirror.__exit__(kind, error, trace)

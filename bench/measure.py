@@ -1,4 +1,5 @@
-"""One contender copies one load, for a while: a window of steady copying, behind the start and the ramp."""
+"""One contender copies one load, for a while: a window of steady copying, behind the start and the ramp; or only to
+its first record."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ import psutil
 from bench.bed import Bed, BenchError, Contents, Side
 from bench.ceiling import Loops, Variant
 from bench.contenders import Contender, Replicator
-from bench.loads import AnyLoad, Load
+from bench.loads import AnyLoad, Load, Start
 from bench.processes import TreeSampler
-from bench.rows import Ceiling, Result
+from bench.rows import Ceiling, Result, Started
 
 #: Long enough that files of deleted topics (deleted after a second) are gone.
 _QUIET_LOOK_S: Final = 2.0
@@ -199,4 +200,25 @@ def check_batches(contender: Contender, load: Load, copied: Contents) -> None:
         raise BenchError(
             f"{contender.title} on {load.title}: its batches are {copied.batch_bytes:.0f} B at the target, "
             f"so its tuning has no effect (more than {least} B expected); look at {contender.file.name}"
+        )
+
+
+async def measure_start(contender: Contender, load: Start, number: int, bed: Bed, folder: Path) -> Started:
+    """Start a contender on a target without topics, with files and classes in the machine's memory, and stop it at its
+    first record. Raises BenchError if none comes."""
+    await bed.clear({load.topic})
+    busy_before_percent = await quiet_look()
+    replicator = contender.replicator(bed.ways_in(load), load, folder)
+    began_s = time.monotonic()
+    with replicator:
+        first_s = await first_records(bed.target, f"us.{load.topic}", load, partial(failure_of, replicator))
+        stopping_s = time.monotonic()
+        await asyncio.to_thread(replicator.stop)
+        return Started(
+            load=load.name,
+            contender=contender.name,
+            round=number,
+            first_record_s=first_s - began_s,
+            stop_s=time.monotonic() - stopping_s,
+            busy_before_percent=busy_before_percent,
         )

@@ -20,8 +20,7 @@ from typing import NamedTuple, Self, TypeVar
 from connect.api.policy import ReplicationPolicy
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
-from connect.kafka.log.compacted_topic import LogRecord, read_to_end
-from connect.kafka.log.topic_admin import known_topic
+from connect.kafka.log.compacted_topic import LogRecord, read_if_exists
 from connect.kafka.security.connection_settings import connection_settings
 from connectors.config.client_config import properties_with_prefix
 from connectors.formats.mirror_records import Checkpoint
@@ -130,8 +129,7 @@ class MirrorClient:
 
         try:
             async with asyncio.timeout(timeout_s):
-                if await known_topic(self._consumer, topic) is not None:
-                    await read_to_end(self._consumer, topic, take, partitions=[0], timeout_s=timeout_s)
+                await read_if_exists(self._consumer, topic, take, partitions=[0], timeout_s=timeout_s)
         except TimeoutError:
             raise RetriableError(f"cluster {self._consumer.name}: no answer within {timeout_s:g} s") from None
         return found

@@ -14,9 +14,16 @@ from typing import Final
 
 from connect.core.model import State
 from connect.core.wording import age_text, bytes_text, counted, named
-from connectors.flow_facts import RECOVERING, STARTING, FlowFacts, LagFacts, PartitionFacts
+from connectors.flow_facts import (
+    RECOVERING,
+    STARTING,
+    FlowFacts,
+    LagFacts,
+    PartitionFacts,
+    differences_text,
+    verified_text,
+)
 from connectors.flow_progress import UNKNOWN, since_text
-from connectors.flow_verified import differences_text, verified_text
 from connectors.formats.types import QUARANTINED, FlowName, Wired
 
 #: A flow whose oldest waiting record is older than this is behind. Positions are stored every 10 s.
@@ -224,18 +231,12 @@ def _of_tasks(facts: FlowFacts) -> Iterator[_Finding]:
             (Action(f"{which} of {name}", "remove the cause, then restart", restart, Does.RESTART),),
         )
     if facts.connector_state == State.RUNNING and facts.lag.partitions and not facts.tasks and facts.has_worker:
+        remedy = "wait for refresh.topics.interval.seconds, or restart it"
         yield _Finding(
             FlowWord.STARTING,
             Urgency.WARNING,
             f"copies nothing: connector {name} has no task yet.",
-            (
-                Action(
-                    f"connector {name}",
-                    "wait for refresh.topics.interval.seconds, or restart it",
-                    _connectors("restart", facts),
-                    Does.RESTART,
-                ),
-            ),
+            (Action(f"connector {name}", remedy, _connectors("restart", facts), Does.RESTART),),
         )
     away = sum(one.state in (State.UNASSIGNED, State.RESTARTING) for one in facts.tasks)
     if facts.spark:
@@ -485,12 +486,9 @@ def _ago(at_ms: int, facts: FlowFacts) -> str:
 
 
 def _connectors(verb: str, facts: FlowFacts, options: str = "", connector: str = "") -> str:
-    parts = ("heliograph connectors", verb, shlex.quote(connector or facts.connector), options, "--rest", _rest(facts))
+    rest = shlex.quote(facts.rest) if facts.rest else "URL"
+    parts = ("heliograph connectors", verb, shlex.quote(connector or facts.connector), options, "--rest", rest)
     return " ".join(filter(None, parts))
-
-
-def _rest(facts: FlowFacts) -> str:
-    return shlex.quote(facts.rest) if facts.rest else "URL"
 
 
 def _file(facts: FlowFacts) -> str:

@@ -29,6 +29,7 @@ from connect.kafka.log.compacted_topic import (
     ensure_compacted_topic,
     make_topic,
     partition_count,
+    read_if_exists,
     read_to_end,
 )
 from connect.kafka.log.producer import OutRecord, PlainWriter, partition_of
@@ -163,7 +164,14 @@ class Records(Generic[K, V]):
 
     async def load(self) -> dict[K, V]:
         """Return what is stored; the topic is created if it is missing."""
+        await self.make_topic()
+        return await self.read()
+
+    async def make_topic(self) -> None:
         await self._settings.make_topic(self._admin)
+
+    async def read(self) -> dict[K, V]:
+        """Return what is stored; nothing if there is no topic."""
         return await read_records(self._cluster, self._settings, self._of)
 
     async def store(self, values: Mapping[K, V | None]) -> None:
@@ -275,13 +283,11 @@ async def read_stored_offsets(store: Cluster, topic: str) -> status_and_offset_t
     """Read ``topic``; empty if it does not exist. Raises NotAuthorized if DESCRIBE on it is missing, and what
     :func:`connect.kafka.log.compacted_topic.read_to_end` raises."""
     state = status_and_offset_topics.SourceOffsets()
-    if await known_topic(store, topic) is None:
-        return state
 
     def fold(record: LogRecord) -> None:
         status_and_offset_topics.apply(state, record.key, record.value)
 
-    await read_to_end(store, topic, fold, read_committed=True, only_last=True)
+    await read_if_exists(store, topic, fold, read_committed=True, only_last=True)
     return state
 
 
@@ -333,8 +339,6 @@ async def _read_positions(
     store: Cluster, topic: str, wanted: Callable[[str], bool]
 ) -> dict[tuple[str, TopicPartition], StoredPosition]:
     found: dict[tuple[str, TopicPartition], StoredPosition] = {}
-    if await known_topic(store, topic) is None:
-        return found
 
     def fold(record: LogRecord) -> None:
         kind = decode_kind(record.key)
@@ -350,7 +354,7 @@ async def _read_positions(
         if stored is not None:
             found[of] = stored
 
-    await read_to_end(store, topic, fold, read_committed=True, only_last=True)
+    await read_if_exists(store, topic, fold, read_committed=True, only_last=True)
     return found
 
 
@@ -358,24 +362,20 @@ async def read_statuses(cluster: Cluster, topic: str) -> status_and_offset_topic
     """Return the statuses of connectors and tasks; none if there is no such topic. Errors are those of
     ``read_to_end``."""
     statuses = status_and_offset_topics.StatusLog()
-    if await known_topic(cluster, topic) is None:
-        return statuses
 
     def fold(record: LogRecord) -> None:
         statuses.apply(None if record.key is None else record.key.decode(errors="replace"), record.value)
 
-    await read_to_end(cluster, topic, fold, only_last=True)
+    await read_if_exists(cluster, topic, fold, only_last=True)
     return statuses
 
 
 async def read_target_state(cluster: Cluster, topic: str, connector: str) -> TargetState:
     """Return the target state; STARTED if there is no such topic. Errors are those of ``read_to_end``."""
     configs = ConfigLog()
-    if await known_topic(cluster, topic) is None:
-        return TargetState.STARTED
 
     def fold(record: LogRecord) -> None:
         configs.apply(record.offset, None if record.key is None else record.key.decode(errors="replace"), record.value)
 
-    await read_to_end(cluster, topic, fold, partitions=[0])
+    await read_if_exists(cluster, topic, fold, partitions=[0])
     return configs.target_state(connector)

@@ -199,8 +199,9 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
             return name
         back = self._read(name, (source_alias,))
         if back is None or back.topic != topic:
+            read_as = "not lead back to it" if back is None else f"be read as that of {back.topic}"
             raise PermanentError(
-                f"topic {topic} is not mirrored: its remote name {name} would {_read_as(back)}. Change {RULES_KEY}, or "
+                f"topic {topic} is not mirrored: its remote name {name} would {read_as}. Change {RULES_KEY}, or "
                 "exclude the topic by topics.exclude"
             )
         return name
@@ -305,10 +306,6 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
         # The parts may have been others, and an earlier rule may have matched the topic.
         is_right = self._forward(source or "", topic) == name
         return _Reading(source, topic, rule.names_source, rule.marks) if is_right else None
-
-
-def _read_as(back: _Reading | None) -> str:
-    return "not lead back to it" if back is None else f"be read as that of {back.topic}"
 
 
 def make_mapping_policy(props: Mapping[str, str]) -> MappingReplicationPolicy:

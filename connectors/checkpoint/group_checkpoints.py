@@ -31,7 +31,7 @@ from connect.kafka.log.committed_offsets import (
     committed_offsets,
     list_groups,
 )
-from connect.kafka.log.compacted_topic import LogRecord, read_to_end
+from connect.kafka.log.compacted_topic import LogRecord, read_if_exists
 from connect.kafka.log.producer import OutRecord, PlainWriter
 from connect.kafka.log.topic_admin import known_topic
 from connectors.checkpoint.offset_translation import OffsetSyncReader, Translator
@@ -254,8 +254,7 @@ class GroupLook:
         """Whether they could be read. If not, only the newest sync is used, because a group might be moved back."""
         topic = self._settings.checkpoints_topic
         try:
-            if await known_topic(self._target, topic) is not None:
-                await read_to_end(self._target, topic, self._take, read_committed=True, only_last=True)
+            await read_if_exists(self._target, topic, self._take, read_committed=True, only_last=True)
         except HeliographError as error:
             log.warning(
                 "%s: earlier checkpoints cannot be read, so only the newest offset sync is used: %s",

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime
 import hmac
-import ipaddress
 import logging
-import os
 import secrets
 import socket
 import ssl
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from cryptography import x509
@@ -26,9 +21,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from connect.core.config.rest_settings import is_loopback
 from connect.core.errors import ConfigError, RetriableError
 from connect.kafka.acceptor import Acceptor, ConnectionLimits, Held, bind
 from connect.kafka.concurrency import Scope
+from connect.kafka.security.tls import as_file
 from connect.kafka.threads import LeaseLoop
 from connectors.control_link.code_version import running_code
 from connectors.control_link.protocol import LINK_VERSION, Link, LinkAddress, LinkClosed, Message
@@ -89,7 +86,8 @@ class LinkSettings:
     def reached_at(self, port: int) -> tuple[str, int]:
         """Return the host and port that slices get, once ``port`` is bound."""
         if not self.advertised:
-            return (socket.getfqdn() if _is_wildcard(self.host) else self.host), port
+            is_wildcard = self.host in ("*", "0.0.0.0", "::")
+            return (socket.getfqdn() if is_wildcard else self.host), port
         host, advertised_port = _host_port(ADVERTISED_KEY, self.advertised)
         return host, advertised_port or port
 
@@ -97,7 +95,7 @@ class LinkSettings:
     def leaves_the_machine(self) -> bool:
         """Whether the listener or the advertised address is not on loopback; then the link uses TLS."""
         reported, _ = self.reached_at(self.port)
-        return not (_is_loopback(self.host) and _is_loopback(reported))
+        return not (is_loopback(self.host) and is_loopback(reported))
 
 
 @dataclass(slots=True)
@@ -353,13 +351,10 @@ def _mismatch(hello: Message, ticket: Ticket) -> str:
             f"it says that it is epoch {hello.get('epoch')} of {hello.get('slice')}, but its token belongs to "
             f"epoch {ticket.epoch} of {ticket.slice}"
         )
-    if not _is_attempt(hello.get("attempt")):
-        return f"it does not say which attempt of its Spark task it is: {hello.get('attempt')!r}"
+    attempt = hello.get("attempt")
+    if not (isinstance(attempt, str) and attempt):
+        return f"it does not say which attempt of its Spark task it is: {attempt!r}"
     return ""
-
-
-def _is_attempt(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
 
 
 def _host_port(key: str, text: str) -> tuple[str, int | None]:
@@ -371,16 +366,6 @@ def _host_port(key: str, text: str) -> tuple[str, int | None]:
     if not host or (port and not (port.isdigit() and int(port) < 65536)):
         raise ConfigError(f"{key} = {text} should be host:port, such as 0.0.0.0:7070", key)
     return host, int(port) if port else None
-
-
-def _is_wildcard(host: str) -> bool:
-    return host in ("*", "0.0.0.0", "::")
-
-
-def _is_loopback(host: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
 
 
 def server_tls() -> tuple[ssl.SSLContext, str]:
@@ -409,7 +394,8 @@ def server_tls() -> tuple[ssl.SSLContext, str]:
     )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    _load(context, pem + secret)
+    with as_file((pem + secret).decode()) as path:
+        context.load_cert_chain(path)
     return context, pem.decode()
 
 
@@ -425,14 +411,3 @@ def _signing_usage() -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
-
-
-def _load(context: ssl.SSLContext, pem: bytes) -> None:
-    """Load the chain from a private file that is removed at once, because ``ssl`` loads from files only."""
-    handle, name = tempfile.mkstemp(prefix="heliograph-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(pem)
-        context.load_cert_chain(name)
-    finally:
-        Path(name).unlink()

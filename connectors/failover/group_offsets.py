@@ -12,16 +12,8 @@ from connect.core.errors import HeliographError
 from connect.core.wording import named
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.concurrency import gather_limited
-from connect.kafka.log.committed_offsets import (
-    SHARE,
-    STREAMS,
-    Committed,
-    GroupListing,
-    Partition,
-    committed,
-    list_groups,
-)
-from connect.kafka.log.compacted_topic import LogRecord, read_to_end
+from connect.kafka.log.committed_offsets import SHARE, STREAMS, Committed, Partition, committed, list_groups
+from connect.kafka.log.compacted_topic import LogRecord, read_if_exists
 from connect.kafka.log.offsets import LATEST, known_offsets
 from connectors.checkpoint.group_checkpoints import Live, read_live
 from connectors.checkpoint.group_offset_sync import why_left
@@ -101,7 +93,9 @@ class GroupsLook:
 
     async def _of_source(self, source: Cluster) -> tuple[list[GroupMove], list[GroupFinding], tuple[str, ...]]:
         listed = {name: one for name, one in (await list_groups(source)).items() if self._options.takes(name)}
-        findings = [replace(known, group=name) for name, one in listed.items() if (known := _without_offsets(one))]
+        findings = [
+            replace(known, group=name) for name, one in listed.items() if (known := _WITHOUT_OFFSETS.get(one.kind))
+        ]
         findings += [
             GroupFinding(name, GroupRule.USED_AT_SOURCE, f"has members on cluster {source.name} (it is {one.state})")
             for name, one in listed.items()
@@ -219,10 +213,6 @@ class GroupsLook:
     async def _checkpoints(self) -> dict[tuple[str, Partition], Checkpoint]:
         found: dict[tuple[str, Partition], Checkpoint] = {}
         self.seen_at_ms.clear()
-        topic = self._site.checkpoints.checkpoints_topic
-        known = (await self._target.metadata({topic})).topics.get(topic)
-        if known is None or not known.partitions:
-            return found
 
         def take(record: LogRecord) -> None:
             one = Checkpoint.decode(record.key, record.value)
@@ -230,7 +220,7 @@ class GroupsLook:
                 found[one.group, (one.topic, one.partition)] = one
                 self.seen_at_ms[one.group] = max(record.timestamp_ms, self.seen_at_ms.get(one.group, 0))
 
-        await read_to_end(self._target, topic, take, read_committed=True)
+        await read_if_exists(self._target, self._site.checkpoints.checkpoints_topic, take, read_committed=True)
         return found
 
     async def _by_time(self, moves: list[GroupMove]) -> tuple[list[GroupMove], list[GroupFinding]]:
@@ -313,10 +303,6 @@ def streams_state(groups: Collection[str], topics: Collection[str]) -> list[Grou
             )
             found.append(GroupFinding(group, GroupRule.STREAMS_STATE, why))
     return found
-
-
-def _without_offsets(one: GroupListing) -> GroupFinding | None:
-    return _WITHOUT_OFFSETS.get(one.kind)
 
 
 def why_not_mirrored(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from connect.kafka.log.committed_offsets import Committed, Partition
+    from connectors.flow_facts import VerifiedFacts
     from connectors.flow_progress import FlowLag
-from connectors.flow_verified import VerifiedFacts
 
 #: Outcomes of a sample check.
 SAME: Final = "same"

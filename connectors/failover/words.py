@@ -14,8 +14,8 @@ from connectors.failover.execute import FailoverResult, Rehearsal
 from connectors.failover.journal import FailoverRun
 from connectors.failover.plan import GroupOutcome, Plan
 from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, SampleCheck, Snapshot
+from connectors.flow_facts import rest_text, verified_text
 from connectors.flow_progress import together
-from connectors.flow_verified import rest_text, verified_text
 
 #: A value of --group that is a group's name: letters, digits, - and _, a dot between two of them, and any character
 #: after a backslash. Every other value is a regular expression.

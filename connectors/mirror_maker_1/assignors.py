@@ -1,15 +1,18 @@
 """Encode what members of a consumer group exchange, and assign partitions, with Java's bytes and Java's rules.
 
-``ConsumerProtocol`` defines the bytes, ``RangeAssignor`` and ``RoundRobinAssignor`` the rules, so that Java's consumers
-can be members of the same group and lead it.
+``ConsumerProtocol`` defines the bytes. aiokafka's assignors have the rules of ``RangeAssignor`` and
+``RoundRobinAssignor``. So Java's consumers can be members of the same group and lead it.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
+from types import SimpleNamespace
 from typing import Final
 
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.errors import KafkaError
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
@@ -25,6 +28,7 @@ STRATEGIES: Final[Mapping[str, str]] = {
     "range": RANGE,
     "roundrobin": ROUND_ROBIN,
 }
+_ASSIGNORS: Final = {RANGE: RangePartitionAssignor, ROUND_ROBIN: RoundRobinPartitionAssignor}
 #: That of Java's consumers since 0.10, which readers of later versions understand.
 _SUBSCRIPTION_VERSION: Final = 1
 _ASSIGNMENT_VERSION: Final = 1
@@ -77,32 +81,7 @@ def decode_assignment(data: bytes) -> list[TopicPartition]:
 
 def assign(strategy: str, wanted: Mapping[str, Collection[str]], counts: Mapping[str, int]) -> Shares:
     """Assign partitions. ``wanted``: the topics of each member; ``counts``: the partitions of each existing topic."""
-    return (_round_robin if strategy == ROUND_ROBIN else _range)(wanted, counts)
-
-
-def _range(wanted: Mapping[str, Collection[str]], counts: Mapping[str, int]) -> Shares:
-    """Give each member a run of each topic's partitions, the first members one more (``RangeAssignor``)."""
-    shares: Shares = {member: [] for member in wanted}
-    for topic in sorted({topic for topics in wanted.values() for topic in topics}):
-        members = sorted(member for member, topics in wanted.items() if topic in topics)
-        least, more = divmod(counts.get(topic, 0), len(members))
-        at = 0
-        for rank, member in enumerate(members):
-            size = least + (rank < more)
-            shares[member] += [TopicPartition(topic, index) for index in range(at, at + size)]
-            at += size
-    return shares
-
-
-def _round_robin(wanted: Mapping[str, Collection[str]], counts: Mapping[str, int]) -> Shares:
-    """Deal out all partitions in turn to the members that want them (``RoundRobinAssignor``)."""
-    shares: Shares = {member: [] for member in wanted}
-    members: Sequence[str] = sorted(wanted)
-    turn = 0
-    for topic in sorted({topic for topics in wanted.values() for topic in topics}):
-        for index in range(counts.get(topic, 0)):
-            while topic not in wanted[members[turn % len(members)]]:
-                turn += 1
-            shares[members[turn % len(members)]].append(TopicPartition(topic, index))
-            turn += 1
-    return shares
+    known = SimpleNamespace(partitions_for_topic=lambda topic: range(counts.get(topic, 0)))
+    members = {member: SimpleNamespace(subscription=topics) for member, topics in wanted.items()}
+    shares = _ASSIGNORS[strategy].assign(known, members)
+    return {member: [TopicPartition(*one) for one in share.partitions()] for member, share in shares.items()}

@@ -7,12 +7,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Final
 
 from connect.core.errors import PermanentError, RetriableError
 from connect.core.wording import named
-from connect.kafka.concurrency import Scope, is_set_within, wall_ms
+from connect.kafka.concurrency import Pauses, Scope, is_set_within, wall_ms
 from connect.kafka.log.transactions import Superseded
 from connectors.flow_progress import PartitionView, is_stopped
 from connectors.formats.gap import GapKind, GapPolicy, OnSourceGap, OnTopicRecreated
@@ -36,14 +36,6 @@ _MAX_RETRY_S: Final = 5.0
 _LEFT_OUT_S: Final = 30.0
 #: As a consumer continues after lost records: at the first record that is left, so as to lose the least.
 _GAPS: Final = GapPolicy(OnSourceGap.SKIP, OnTopicRecreated.RESTART)
-
-
-class _Task(Protocol):
-    async def run(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-    def view(self, now_ms: int) -> Iterable[PartitionView]: ...
 
 
 class Copying:
@@ -70,8 +62,8 @@ class Copying:
         #: Topics that one of the clusters does not have.
         self._left_out: set[str] = set()
         self._stopping = asyncio.Event()
-        self._makers: list[Callable[[], _Task]] = []
-        self._tasks: dict[int, _Task] = {}
+        self._makers: list[Callable[[], MirrorSourceTask | ByKeyTask]] = []
+        self._tasks: dict[int, MirrorSourceTask | ByKeyTask] = {}
 
     def stop(self) -> None:
         """Ask for a clean end; ``run`` returns when all that was sent is acknowledged and stored."""
@@ -129,7 +121,7 @@ class Copying:
 
     async def _kept_up(self, work: Callable[[], Awaitable[None]]) -> None:
         """Retry until it succeeds, or until :meth:`stop`."""
-        delay_s = _RETRY_S
+        pauses = Pauses(_RETRY_S, _MAX_RETRY_S)
         while not self._stopping.is_set():
             began_s = time.monotonic()
             try:
@@ -144,10 +136,10 @@ class Copying:
                     log.warning("%s: at its end: %s; its successor finds out what had arrived", self._name, error)
                     return
                 if time.monotonic() - began_s > _MAX_RETRY_S:
-                    delay_s = _RETRY_S
+                    pauses.over()
+                delay_s = pauses.next_s()
                 log.warning("%s: copy failed: %s; retrying in %.1f s", self._name, error, delay_s)
                 await is_set_within(self._stopping, delay_s)
-                delay_s = min(2 * delay_s, _MAX_RETRY_S)
 
     async def _shared_out(self) -> tuple[list[TopicPartition], list[TopicPartition]]:
         """Return partitions that are copied to those of the same number, and partitions that are copied by key."""

@@ -46,7 +46,8 @@ _METHODS: Final = {"assigned": "on_partitions_assigned", "revoked": "on_partitio
 
 
 class RebalanceListener:
-    """Is called before partitions are copied here, and after. Its exceptions are logged, and the copy continues."""
+    """Is called before partitions are copied here, and after. Its exceptions are logged, and the copy continues.
+    ``made`` is the user's, None if there is none."""
 
     def __init__(self, made: Any) -> None:
         self._made = made
@@ -85,9 +86,9 @@ _NOTHING: Final = PartitionCounts({}, {}, {})
 class Stream:
     """A member of the group; see the module."""
 
-    def __init__(self, context: ProcessContext, listener: RebalanceListener | None) -> None:
+    def __init__(self, context: ProcessContext) -> None:
         self._context = context
-        self._listener = listener
+        self._listener = RebalanceListener(context.settings.options.listener)
         self._cluster = context.clusters.source
         self._round = asyncio.Event()
         self._lost = asyncio.Event()
@@ -160,7 +161,7 @@ class Stream:
         mine = assignors.decode_assignment(joined.assignment)
         assigned = named(sorted(mine), 10) or "no partition"
         log.info("%s: generation %d assigns us %s", self._name, joined.generation, assigned)
-        await self._report("assigned", mine)
+        await self._listener.report("assigned", mine)
         copying = self._copying = Copying(self._context, self._offsets, mine, self._refused, lambda: self._member.holds)
         scope = Scope(self._name)
         running = scope.spawn(copying.run(), f"generation {joined.generation} of {self._name}")
@@ -186,11 +187,7 @@ class Stream:
         finally:
             await scope.close()
             self._copying = None
-        await self._report("revoked", mine)
-
-    async def _report(self, what: str, partitions: Collection[TopicPartition]) -> None:
-        if self._listener is not None:
-            await self._listener.report(what, partitions)
+        await self._listener.report("revoked", mine)
 
     # -- topics -----------------------------------------------------------------------------------
 
@@ -380,11 +377,11 @@ class MirrorMaker1:
     def _stream(
         self, source: MirrorConsumerSettings, clusters: Clusters, number: int, links: LinkServer, admin: Admin
     ) -> Stream:
-        context = ProcessContext(
-            self._settings, source, number, self._instance, self._engine, links, self._leases, clusters, admin
+        return Stream(
+            ProcessContext(
+                self._settings, source, number, self._instance, self._engine, links, self._leases, clusters, admin
+            )
         )
-        listener = self._settings.options.listener
-        return Stream(context, RebalanceListener(listener) if listener is not None else None)
 
 
 def _raise_first(ended: Iterable[asyncio.Task[None]]) -> None:

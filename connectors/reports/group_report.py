@@ -9,9 +9,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 from connect.core.wording import counted
 from connect.kafka.concurrency import together, wall_ms
 from connect.kafka.log.committed_offsets import GroupListing, Partition, list_groups
-from connect.kafka.log.compacted_topic import LogRecord, read_to_end
+from connect.kafka.log.compacted_topic import LogRecord, read_if_exists
 from connect.kafka.log.offsets import LATEST, known_offsets
-from connect.kafka.log.topic_admin import known_topic
 from connectors.checkpoint.group_checkpoints import why_no_checkpoints
 from connectors.checkpoint.group_offset_sync import AHEAD, why_left
 from connectors.config.connector_configs import CheckpointSettings
@@ -73,16 +72,13 @@ def _matches(name: str, search: str, group: str) -> bool:
 async def _checkpoint_ms(site: Site, groups: Collection[str]) -> dict[str, int]:
     """Return when the last checkpoint of each group was written."""
     found: dict[str, int] = {}
-    topic = site.checkpoints.checkpoints_topic
-    if await known_topic(site.target, topic) is None:
-        return found
 
     def take(record: LogRecord) -> None:
         group = Checkpoint.decode(record.key, record.value).group
         if group in groups:
             found[group] = max(record.timestamp_ms, found.get(group, -1))
 
-    await read_to_end(site.target, topic, take, read_committed=True, only_last=True)
+    await read_if_exists(site.target, site.checkpoints.checkpoints_topic, take, read_committed=True, only_last=True)
     return found
 
 
@@ -142,13 +138,9 @@ def _row(
         "why_not_synced": state.why,
         "needs_attention": state.needs_attention,
         "checkpoint_ms": seen.checkpoint_ms.get(name),
-        "findings": [str(one) for one in _telling(findings)],
+        # Its states say that it is in use.
+        "findings": [str(one) for one in findings if not one.rule.value.startswith("used ")],
     }
-
-
-def _telling(findings: Sequence[GroupFinding]) -> list[GroupFinding]:
-    """Return findings except that a group is in use, which its states say."""
-    return [one for one in findings if not one.rule.value.startswith("used ")]
 
 
 def _partitions(seen: GroupsSeen, moves: Sequence[GroupMove], search: str) -> list[dict[str, Any]]:

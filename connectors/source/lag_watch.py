@@ -28,13 +28,13 @@ from connectors.flow_progress import LagSnapshot, PartitionLag, Resting
 from connectors.formats.types import FlowName, TopicPartition
 from connectors.internal_topics import PartitionState, read_states, record_settings
 from connectors.lag_reader import NOTICED_WITHIN_S, ContactWatch, LagReader
-from connectors.source.lag_and_partition_reports import partition_rows
+from connectors.source.mirror_reports import partition_rows
 from connectors.source.plugin import settings_of
 from connectors.source.positions.partition_pairs import STARTING, Entry
 from connectors.source.task import MirrorSourceTask
-from connectors.source.verification_metrics import read_last_runs
 from connectors.source.worker_context import FlowParts, MirrorHost, looked_at_parts
 from connectors.topic_sync.partition_assignment import assigned_before
+from connectors.verification.last_run import read_last_run
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,8 @@ _CURRENT_MS: Final = 5000
 _TO_RUN: Final = frozenset({State.UNASSIGNED, State.RUNNING, State.RESTARTING})
 #: The state of a partition that no task has.
 _WITHOUT_TASK: Final = State.UNASSIGNED.lower()
+#: How often the record of the last verification is read.
+_VERIFIED_EACH_S: Final = 60.0
 #: How long stored positions of tasks that do not run are cached, if no task starts meanwhile.
 _STORED_S: Final = 60.0
 
@@ -328,3 +330,25 @@ async def _resting(watched: _Watched, idle: Sequence[TaskReport]) -> tuple[Resti
         Resting(row["task"], TopicPartition(row["topic"], row["partition"]), row["target_topic"], row["state"])
         for row in await partition_rows(watched.settings, idle, noted)
     )
+
+
+async def read_last_runs(host: MirrorHost, watched: Mapping[str, _Watched]) -> None:
+    """Read what is known of the connectors in ``watched`` into ``host.verified``, without end."""
+    due_s: dict[str, float] = {}
+    said: dict[str, str] = {}
+    while True:
+        for name, one in list(watched.items()):
+            if time.monotonic() < due_s.get(name, 0.0):
+                continue
+            due_s[name] = time.monotonic() + _VERIFIED_EACH_S
+            try:
+                last = await read_last_run(one.parts.store, one.settings)
+                if watched.get(name) is one:  # else it was forgotten meanwhile
+                    host.verified[name] = one.settings, last
+            except HeliographError as error:
+                if said.get(name) != str(error):
+                    log.warning("%s: what its last verification found cannot be read: %s", name, error)
+                said[name] = str(error)
+            except Exception as error:  # a bug in the metrics must not stop the copy
+                log.error("%s: what its last verification found cannot be read", name, exc_info=error)
+        await asyncio.sleep(_TICK_S)

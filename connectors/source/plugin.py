@@ -17,8 +17,7 @@ from connect.api.connector import Props
 from connect.api.source import ConnectorReport, EngineTask, ExactlyOnceSupport, TaskReport
 from connect.core.config.config_def import ConfigDef, ConfigValue, add_errors
 from connect.core.errors import ConfigError, PermanentError, RetriableError
-from connect.kafka.concurrency import Scope, is_set_within, wall_ms
-from connect.kafka.log.offsets import EARLIEST, LATEST
+from connect.kafka.concurrency import Scope, is_set_within
 from connect.kafka.log.shared_transactions import SharedTransactions
 from connect.kafka.log.transactions import Superseded
 from connect.kafka.security.connection_settings import open_stores
@@ -36,26 +35,19 @@ from connectors.connector_base import MirrorConnector, check_offsets
 from connectors.control_link.protocol import SliceSettings
 from connectors.internal_topics import PARTITION_STATES, Records, record_settings
 from connectors.source.connector import MirrorSourceConnector
-from connectors.source.dashboard_reports import KINDS as DASHBOARD
-from connectors.source.dashboard_reports import RATES, dashboard_report, rates_report
 from connectors.source.exactly_once_task import MAX_RUNS_PER_CHUNK, ExactlyOnceTask
-from connectors.source.lag_and_partition_reports import LAG, PARTITIONS, lag_report, partitions_report
+from connectors.source.mirror_reports import KINDS, RATES, Asked, mirror_report, rates_report
 from connectors.source.offset_sync_writer import sync_writer, syncs_topic
 from connectors.source.positions.position_store import MirrorPositionStore, StoreSettings
 from connectors.source.slice_handle import SliceFenced, TaskServices, TaskSettings
 from connectors.source.task import MirrorSourceTask
-from connectors.source.verdict_report import verdict_report
 from connectors.source.worker_context import FlowParts, MirrorHost
 from connectors.topic_sync.acl_plan import Names
-from connectors.topic_sync.acl_sync import AccessFlow, AccessRecords, AccessSync
-from connectors.topic_sync.partition_assignment import ASSIGNED_PARTITIONS, decode_partitions
+from connectors.topic_sync.acl_sync import ACLS, AccessFlow, AccessSync
+from connectors.topic_sync.partition_assignment import ASSIGNED_PARTITIONS, begin_of, decode_partitions
 from connectors.transforms.smt_chain import ChainPlan
 from connectors.transforms.sql_query import KEY as QUERY_KEY
 from connectors.transforms.target_names import chain_plan, check_chain
-from connectors.verification.state import verification_report
-
-VERDICT: Final = "verdict"
-VERIFICATION: Final = "verification"
 
 log = logging.getLogger(__name__)
 
@@ -176,22 +168,11 @@ class MirrorSource(MirrorConnector):
             return rates_report(self._host, props["name"])
         await open_stores(props)
         settings, clients = settings_of(props, self._host)
-        if kind not in (LAG, PARTITIONS, VERDICT, VERIFICATION, *DASHBOARD):
+        if kind not in KINDS:
             more = self._more_reports
             return None if more is None else await more(kind, settings, clients, query, self._host)
         async with _parts(self._host, settings, clients) as parts:
-            if kind == PARTITIONS:
-                return await partitions_report(settings, parts, tasks, query)
-            if kind == VERDICT:
-                return await verdict_report(self._host, settings, parts, connector, tasks, query)
-            if kind in DASHBOARD:
-                return await dashboard_report(kind, self._host, settings, parts, connector, tasks, query)
-            if kind == VERIFICATION:
-                return await verification_report(settings, parts.store, query)
-            shared, watch = self._host.lag_of(settings.name), self._host.watches.get(settings.name)
-            lag = await shared.read(settings, parts.clusters.source, parts.store, watch)
-            contact = self._host.contact(settings.name)  # after the read, which may take long
-            return lag_report(settings, lag, contact.to_json(wall_ms()), query)
+            return await mirror_report(kind, Asked(self._host, settings, connector, tasks), parts, query)
 
     async def alter_offsets(
         self, props: Props, offsets: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
@@ -202,7 +183,10 @@ class MirrorSource(MirrorConnector):
     async def _look(self, settings: MirrorSourceSettings, parts: FlowParts) -> None:
         """Start the inner connector once both clusters answer, then request task configs; report permanent errors."""
         assert self._inner is not None
-        waiting = _waiting(settings.flow)
+
+        def waiting(error: RetriableError) -> None:
+            log.warning("%s: %s; retrying", settings.flow, error)
+
         await asyncio.gather(
             parts.clusters.source.wait_reachable(waiting), parts.clusters.target.wait_reachable(waiting)
         )
@@ -367,7 +351,7 @@ def access_of(settings: MirrorSourceSettings, parts: FlowParts) -> AccessSync | 
     names = Names(
         settings.names, settings.should_mirror, settings.access.takes_group, target_alias=settings.target_alias
     )
-    records = AccessRecords(parts.store, parts.admin, record_settings(settings))
+    records = Records(ACLS, parts.store, parts.admin, record_settings(settings))
     # The reverse flow keeps its records on our source cluster, under its source alias.
     flow = AccessFlow(settings.flow, names, f"mm2-offset-map.{settings.target_alias}.internal")
     return AccessSync(settings.access, flow, parts.clusters.source, parts.clusters.target, parts.admin, records)
@@ -380,7 +364,8 @@ def _task_settings(
     chain = chain_plan(settings.transforms, settings.source_alias, host.find_plugin, settings.names)
     return TaskSettings(
         flow=settings.flow_name,
-        transactional_id=_transactional_id(settings, host.group_id, index),
+        # By KIP-618's rule, so that any fencing by that rule works.
+        transactional_id=f"{host.group_id}-{settings.name}-{index}",
         partitions=tuple(decode_partitions(props[ASSIGNED_PARTITIONS])),
         remote_topic=settings.remote_topic,
         ways=settings.names.ways,
@@ -392,13 +377,8 @@ def _task_settings(
         gap_policy=settings.gap_policy,
         initial_group=settings.initial_offsets_group,
         transaction_timeout_ms=settings.transactions.timeout_ms if settings.transactions else None,
-        reset_to=LATEST if settings.auto_offset_reset == "latest" else EARLIEST,
+        reset_to=begin_of(settings).reset_to,
     )
-
-
-def _transactional_id(settings: MirrorSourceSettings, group_id: str, index: int) -> str:
-    """Return a task's transactional id by KIP-618's rule, so that any fencing by that rule works."""
-    return f"{group_id}-{settings.name}-{index}"
 
 
 def _slice_settings(
@@ -428,7 +408,3 @@ def _slice_settings(
         target_alias=settings.target_alias,
         **{name: value for name, value in named.items() if value is not None},
     )
-
-
-def _waiting(flow: str) -> Callable[[RetriableError], None]:
-    return lambda error: log.warning("%s: %s; retrying", flow, error)

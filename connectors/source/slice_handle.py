@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from connect.api.source import EngineMeter
 from connect.core.errors import HeliographError, PermanentError, RetriableError
-from connect.kafka.concurrency import Scope
+from connect.kafka.concurrency import Pauses, Scope
 from connect.kafka.error_causes import CAUSE, Cause
 from connect.kafka.log.offsets import EARLIEST
 from connect.kafka.log.topic_admin import Admin
@@ -341,7 +341,8 @@ class SliceHandle:
             if self.on_transaction is not None:
                 self.on_transaction(message)
         elif kind == "log":
-            log.log(message["level"], "%s", message["text"], extra={CAUSE: _cause_of(message["cause"])})
+            cause = message["cause"] and Cause(message["cause"][0], frozenset(message["cause"][1]))
+            log.log(message["level"], "%s", message["text"], extra={CAUSE: cause})
         elif kind == "ready":
             self._ready.set()
         elif kind == "resumed":
@@ -355,7 +356,7 @@ class SliceHandle:
             self._unclean = [TopicPartition(*one) for one in message["unclean"]]
             self._end(None)
         elif kind == "failed":
-            self._end(_error_of(message))
+            self._end(_FAULTS.get(message["fault"], SliceLost)(message["error"]))
 
     def _end(self, error: HeliographError | None) -> None:
         if not self.ended.done():
@@ -371,14 +372,6 @@ async def _wired(plans: Iterable[PartitionPlan]) -> list[list[dict[str, Any]]]:
         wired.append([plan.to_wire() for plan in piece])
         await asyncio.sleep(0)
     return wired
-
-
-def _cause_of(reported: Sequence[Any] | None) -> Cause | None:
-    return None if reported is None else Cause(reported[0], frozenset(reported[1]))
-
-
-def _error_of(failed: Message) -> SliceLost | SliceFenced | TransformsRefused:
-    return _FAULTS.get(failed["fault"], SliceLost)(failed["error"])
 
 
 async def close_quietly(handle: SliceHandle | None) -> None:
@@ -407,7 +400,7 @@ class Defects:
     def __init__(self, name: str) -> None:
         self._name = name
         self._count = 0
-        self._delay_s = _RETRY_S
+        self._pauses = Pauses(_RETRY_S, _MAX_RETRY_S)
 
     def count(self, error: RetriableError, lasted_s: float) -> None:
         """Count a defect; raise :class:`TaskDefective` if retries have not helped. ``lasted_s``: how long it copied."""
@@ -423,9 +416,9 @@ class Defects:
     def delay_s(self, error: RetriableError, lasted_s: float) -> float:
         """Return how long to wait before the next attempt; raise as :meth:`count`, which this includes."""
         self.count(error, lasted_s)
-        delay_s = _RETRY_S if lasted_s > _MAX_RETRY_S else self._delay_s
-        self._delay_s = min(2 * delay_s, _MAX_RETRY_S)
-        return delay_s
+        if lasted_s > _MAX_RETRY_S:
+            self._pauses.over()
+        return self._pauses.next_s()
 
     def forget(self) -> None:
         """Reset the count, after an epoch without a defect."""

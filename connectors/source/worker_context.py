@@ -22,10 +22,9 @@ from connectors.config.client_config import FlowClients
 from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.connector_base import WrittenLatencies
 from connectors.control_link.server import LinkServer, LinkSettings
-from connectors.flow_facts import FlowProgress, Tally, Trend
+from connectors.flow_facts import FlowProgress, Tally, Trend, VerifiedFacts
 from connectors.flow_history import Copied, FlowHistory
 from connectors.flow_progress import NOTHING_KNOWN, UNKNOWN, Contact, FlowLag, LagSnapshot, Meters, Takeovers
-from connectors.flow_verified import VerifiedFacts
 from connectors.formats.types import FlowName, TopicPartition
 from connectors.internal_topics import PartitionState
 from connectors.kept_reports import KeptReports
@@ -51,35 +50,31 @@ class SharedSpark:
         self._make = make
         self._link = link
         self._leases = leases
-        self._engine: SparkEngine | None = None
+        #: None until a task or a start of the worker has needed it.
+        self.engine: SparkEngine | None = None
         self._links: LinkServer | None = None
         self._starting = asyncio.Lock()
 
     def begin(self) -> None:
         """Start Spark in the background, before a task needs it."""
-        if self._engine is None:
-            self._engine = self._make()
-            self._engine.begin()
+        if self.engine is None:
+            self.engine = self._make()
+            self.engine.begin()
 
     async def get(self) -> tuple[SparkEngine, LinkServer]:
         """Start and return both. Raises ConfigError if the link cannot listen at its address."""
         async with self._starting:
             self.begin()
-            assert self._engine is not None
+            assert self.engine is not None
             if self._links is None:
-                links = LinkServer(self._link, self._leases, self._engine.code)
+                links = LinkServer(self._link, self._leases, self.engine.code)
                 await links.start()
                 self._links = links
-            return self._engine, self._links
+            return self.engine, self._links
 
     def is_for(self, connector_class: str) -> bool:
         """Return whether the tasks of a connector class, full name or alias, run on Spark."""
         return connector_class.strip().rpartition(".")[2] in _ON_SPARK
-
-    @property
-    def engine(self) -> SparkEngine | None:
-        """The engine, for metrics; None until a task or a start of the worker has needed it."""
-        return self._engine
 
     async def ready(self) -> None:
         """Start both, and wait until Spark accepts jobs. Raises ConfigError, EngineLost or EngineBroken."""
@@ -88,26 +83,25 @@ class SharedSpark:
 
     def to_json(self) -> dict[str, Any]:
         """Return where Spark is, its slots (null if only Spark knows) and those in use, and why it does not run."""
-        engine = self._engine
+        engine = self.engine
         if engine is None:
             return {"place": "", "slots": None, "used": 0, "problem": ""}
-        settings = engine.settings
         return {
-            "place": settings.place,
-            "slots": settings.slots(),
-            "used": engine.used_slots,
+            "place": engine.settings.place,
+            "slots": engine.settings.slots(),
+            "used": engine.jobs,
             "problem": engine.problem,
         }
 
     @property
     def problem(self) -> str:
         """Why Spark does not run now; empty if it runs or was not started."""
-        return "" if self._engine is None else self._engine.problem
+        return "" if self.engine is None else self.engine.problem
 
     async def stop(self) -> None:
         """Stop Spark and its links within a few seconds."""
-        if self._engine is not None:
-            await self._engine.stop()
+        if self.engine is not None:
+            await self.engine.stop()
         if self._links is not None:
             await self._links.stop()
 

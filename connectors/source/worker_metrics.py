@@ -15,6 +15,8 @@ from prometheus_client.metrics_core import Metric
 
 from connect.core.metrics import Families, Rows
 from connect.kafka.concurrency import in_turns
+from connectors.config.connector_configs import MirrorSourceSettings
+from connectors.flow_facts import VerifiedFacts
 from connectors.flow_progress import (
     UNKNOWN,
     ClusterContact,
@@ -33,6 +35,7 @@ from connectors.formats.types import RUNNING, FlowName
 from connectors.source.task import MirrorSourceTask
 from connectors.source.worker_context import MirrorHost
 from connectors.spark.engine import SparkEngine
+from connectors.verification.last_run import LastVerification
 
 _PREFIX: Final = "kafka_connect_mirror_MirrorSourceConnector_"
 _LABELS: Final = ("source", "target", "topic", "partition")
@@ -158,6 +161,41 @@ _OF_SPARK: Final[Rows[SparkEngine]] = (
     ),
     ("lost_total", "Drivers of Spark that have ended without having been asked to.", lambda one, _: one.lost),
 )
+#: Of a flow that was never verified.
+_NOT_VERIFIED: Final = VerifiedFacts(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
+#: The last two are of the partitions here, the others are the same on every worker.
+_VERIFIED: Final[Rows[VerifiedFacts]] = (
+    (
+        "flow_verified_age_ms",
+        "Time since a verification of the whole flow last ended; -1 if none did.",
+        lambda one, now_ms: age_ms(one.ended_ms, now_ms),
+    ),
+    (
+        "flow_verified_records",
+        "Source records compared by verifications since the last full one; -1 if none ended.",
+        lambda one, _: one.records,
+    ),
+    (
+        "flow_verified_differences",
+        "Differences that verifications found since the last full one; -1 if none ended.",
+        lambda one, _: one.differences,
+    ),
+    (
+        "flow_verified_unread_partitions",
+        "Partitions that the last verification could not compare; -1 if none ended.",
+        lambda one, _: one.unread,
+    ),
+    (
+        "flow_unverified_offsets",
+        "Source offsets copied since the last verification, of partitions here; -1 if none ended.",
+        lambda one, _: one.new_offsets,
+    ),
+    (
+        "flow_unverified_partitions",
+        "Partitions here with copies of which no verification has compared any; -1 if none ended.",
+        lambda one, _: one.new_partitions,
+    ),
+)
 #: The lag of a flow whose connector is STOPPED, before the source is first polled.
 _NOT_SEEN: Final = Lag(0, -1, -1, -1, 0)
 
@@ -242,3 +280,26 @@ def _lag(seen: LagSnapshot | None, view: PartitionView, now_ms: int) -> Partitio
     at = (view.next_source_offset, view.source_end_offset, view.lag_records)
     size = -1 if view.lag_records else 0
     return PartitionLag(view.source_topic, view.source_partition, view.target_topic, *at, bytes=size, ms=view.lag_ms)
+
+
+async def verification_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> list[Metric]:
+    """Return the metrics of the flows of this process, one value for each flow."""
+    families = Families(_PREFIX, _LABELS[:2], _VERIFIED)
+    for host in hosts:
+        for name, (settings, last) in list(host.verified.items()):
+            families.add(settings.flow_name, await _verified(host, name, settings, last), now_ms)
+    return list(families)
+
+
+async def _verified(
+    host: MirrorHost, name: str, settings: MirrorSourceSettings, last: LastVerification | None
+) -> VerifiedFacts:
+    if last is None:
+        return _NOT_VERIFIED
+    offsets = partitions = 0
+    lags = host.seen[name].lags if name in host.seen else {}
+    async for one in in_turns(list(lags.values())):
+        if not settings.policy.is_heartbeats_topic(one.topic):
+            new = last.new(one)
+            offsets, partitions = offsets + (new or 0), partitions + (new is None)
+    return VerifiedFacts(last.ended_ms, last.records, last.differences, last.unread, offsets, partitions)

@@ -86,7 +86,7 @@ class SparkEngine:
     """Starts the driver process in the background, sends it jobs, and starts another one when it is lost."""
 
     def __init__(self, settings: SparkSettings) -> None:
-        self._settings = settings
+        self.settings = settings
         self._process: asyncio.subprocess.Process | None = None
         self._scope = Scope("Spark")
         self._readers: list[asyncio.Task[None]] = []
@@ -123,15 +123,6 @@ class SparkEngine:
 
     @property
     def jobs(self) -> int:
-        """The number of jobs that Spark has and that have not ended."""
-        return len(self._jobs)
-
-    @property
-    def settings(self) -> SparkSettings:
-        return self._settings
-
-    @property
-    def used_slots(self) -> int:
         """How many jobs run or wait for a slot."""
         return len(self._jobs)
 
@@ -194,7 +185,7 @@ class SparkEngine:
         """
         if self._process is None or time.monotonic() - self._heard_s > _SILENCE_S:
             return False
-        slots = self._settings.slots() if self._settings.kind is SparkKind.LOCAL else None
+        slots = self.settings.slots() if self.settings.kind is SparkKind.LOCAL else None
         return slots is None or len(self._jobs) > slots
 
     def abandon_if_frozen(self) -> bool:
@@ -233,7 +224,7 @@ class SparkEngine:
         if process.stdin is not None:
             process.stdin.close()
         try:
-            async with asyncio.timeout(self._settings.closing_s + _STOP_MARGIN_S):
+            async with asyncio.timeout(self.settings.closing_s + _STOP_MARGIN_S):
                 await process.wait()
         except TimeoutError:
             _kill_group(process.pid)
@@ -287,7 +278,7 @@ class SparkEngine:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=printing_end,
-                env=self._settings.environment(str(self._scratch.path)),
+                env=self.settings.environment(str(self._scratch.path)),
                 limit=_MAX_EVENT_BYTES,
                 # A separate group, because a terminal's Ctrl-C is for the worker, which then stops Spark.
                 start_new_session=True,
@@ -302,7 +293,7 @@ class SparkEngine:
         self._ready.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._process = process
         self._heard_s = time.monotonic()
-        conf = self._settings.merged()
+        conf = self.settings.merged()
         if "spark.driver.extraJavaOptions" in conf:
             conf["spark.driver.extraJavaOptions"] += f" -Djava.io.tmpdir={self._scratch.path}"
         archive = "" if self._archive is None else str(self._archive)
@@ -311,7 +302,7 @@ class SparkEngine:
                 "conf": conf,
                 "properties": javaproperties.dumps(conf, timestamp=False),
                 "archive": archive,
-                "close_timeout_s": self._settings.closing_s,
+                "close_timeout_s": self.settings.closing_s,
             }
         )
         self._printed.clear()
@@ -337,7 +328,7 @@ class SparkEngine:
                     await asyncio.wait({printing}, timeout=_LAST_WORDS_S)
                     end = self._why_broken(SparkFailure.from_wire(event["failure"]))
                 elif event["type"] == "lost":
-                    end = EngineLost(f"Spark ({self._settings.place}) was lost: {event['reason']}")
+                    end = EngineLost(f"Spark ({self.settings.place}) was lost: {event['reason']}")
                 else:
                     self._happened(event)
             await process.wait()
@@ -358,11 +349,11 @@ class SparkEngine:
         if _NO_JVM in failure.text and self._ended_starts < _MOST_ENDED_STARTS:
             self._ended_starts += 1
             return EngineLost(f"Spark's JVM ended while it started: {_reason(self._printed) or 'it printed nothing'}")
-        if self._settings.kind is SparkKind.LOCAL or _NO_JVM in failure.text:
+        if self.settings.kind is SparkKind.LOCAL or _NO_JVM in failure.text:
             failure = replace(failure, text=_reason(self._printed) or failure.text, settings=True)
         if failure.settings:
             return EngineBroken(f"Spark does not start: {failure.text}; check the spark.* keys")
-        return EngineLost(f"Spark at {self._settings.place} does not accept the application: {failure.text}")
+        return EngineLost(f"Spark at {self.settings.place} does not accept the application: {failure.text}")
 
     async def _read_printed(self, output: asyncio.StreamReader) -> None:
         """Read what Spark, its JVM and its Python workers print, for the debug log and for the message when it ends."""
@@ -381,7 +372,7 @@ class SparkEngine:
 
     def _happened(self, event: dict[str, Any]) -> None:
         if event["type"] == "ready":
-            log.info("Spark %s is ready (%s)", event["spark"], self._settings.place)
+            log.info("Spark %s is ready (%s)", event["spark"], self.settings.place)
             self._ended_starts, self.problem = 0, ""
             if self._ready is not None and not self._ready.done():
                 self._ready.set_result(None)

@@ -30,7 +30,7 @@ from connect.kafka.cluster import Cluster, NotAuthorized
 from connect.kafka.log.topic_admin import Admin
 from connectors.config.connector_configs import AccessSettings
 from connectors.formats.position import KeyKind, Reader, text
-from connectors.internal_topics import RecordKind, Records, RecordSettings, read_all_records, read_records
+from connectors.internal_topics import RecordKind, Records, read_all_records
 from connectors.topic_sync.acl_plan import AccessPlan, Names, full_rules, plan_access, topic_rules
 from connectors.topic_sync.cluster_changes import CreateAcl, DeleteAcl
 
@@ -69,30 +69,6 @@ ACLS: Final[RecordKind[AclBinding, bool]] = RecordKind(
 )
 
 
-class AccessRecords:
-    """The records of one connector. Every method may raise RetriableError or SecurityError (missing rights)."""
-
-    def __init__(self, cluster: Cluster, admin: Admin, settings: RecordSettings) -> None:
-        self._cluster = cluster
-        self._admin = admin
-        self._settings = settings
-        self._records = Records(ACLS, cluster, admin, settings)
-
-    async def load(self) -> frozenset[AclBinding]:
-        """Return what this connector has created, whether it still exists or not."""
-        return frozenset(await read_records(self._cluster, self._settings, ACLS))
-
-    async def claim(self, rules: Collection[AclBinding]) -> None:
-        """Record ACLs that are about to be created."""
-        if rules:
-            await self._settings.make_topic(self._admin)
-            await self._records.store(dict.fromkeys(rules, True))
-
-    async def forget(self, rules: Collection[AclBinding]) -> None:
-        """Delete the records of ACLs that were deleted, or never created."""
-        await self._records.store(dict.fromkeys(rules))
-
-
 log = logging.getLogger(__name__)
 
 #: How many ACLs of each kind are logged in a run.
@@ -127,7 +103,7 @@ class AccessSync:
         source: Cluster,
         target: Cluster,
         admin: Admin,
-        records: AccessRecords,
+        records: Records[AclBinding, bool],
     ) -> None:
         self._settings = settings
         self._flow = flow
@@ -194,7 +170,7 @@ class AccessSync:
         there = await describe_acls(self._target, self._asked)
         if not settings.is_full:
             return plan_access(topic_rules(rules, names), there, None)
-        made = await self._records.load()
+        made = frozenset(await self._records.read())  # including what no longer exists
         wanted = full_rules(
             rules,
             names,
@@ -221,7 +197,9 @@ class AccessSync:
             return set()
 
     async def _apply(self, plan: AccessPlan) -> None:
-        await self._records.claim(plan.claims)
+        if plan.claims:
+            await self._records.make_topic()
+            await self._records.store(dict.fromkeys(plan.claims, True))
         refused: list[HeliographError] = []
         done: set[AclBinding] = set()
         for narrows, step, verb, change in (
@@ -242,7 +220,7 @@ class AccessSync:
                 done.update(succeeded)
         self._held = plan.present | done.intersection((*plan.create_denies, *plan.create_allows))
         deleted = done.intersection((*plan.delete_allows, *plan.delete_denies))
-        await self._records.forget(deleted | (plan.claims - done) | plan.forgets)
+        await self._records.store(dict.fromkeys(deleted | (plan.claims - done) | plan.forgets))
         if refused:
             self._refuse(refused)
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final
 
 from connect.core.audit import state_changed
 from connect.core.model import NewTopic
 from connect.core.wording import counted
 from connect.kafka.authorization import AclBinding
-from connect.kafka.log.topic_admin import Admin, TopicExists
+from connect.kafka.log.topic_admin import Admin, TopicExists, batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +88,8 @@ Change = CreateTopic | AddPartitions | AlterConfig | DeleteTopic | MoveGroup | C
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 #: A broker's answer to a setting that it does not know (Kafka ``LogConfig.validateNames``).
 _UNKNOWN_SETTING: Final = re.compile(r"Unknown topic config name: (\S+)")
-#: Topics in each request.
-_BATCH: Final = 100
 
 
 class Refusals:
@@ -117,7 +113,7 @@ async def make_topics(admin: Admin, changes: Sequence[CreateTopic], refusals: Re
     """Create topics. Return those that exist now. A refused topic is logged and planned again, as in Java; a setting
     that the cluster's brokers do not know, because of their release, is left out."""
     made = []
-    for batch in _batches(changes):
+    for batch in batches(changes):
         wanted = {change.topic: change.configs for change in batch}
         while wanted:
             outcomes = await admin.create_topics(
@@ -163,7 +159,7 @@ def _is_made(change: CreateTopic, outcomes: Mapping[str, Exception | None], refu
 async def add_partitions(admin: Admin, changes: Sequence[AddPartitions], refusals: Refusals) -> list[AddPartitions]:
     """Add partitions. Return the changes that were made."""
     made = []
-    for batch in _batches(changes):
+    for batch in batches(changes):
         outcomes = await admin.create_partitions({change.topic: change.want for change in batch})
         for change in batch:
             error = outcomes[change.topic]
@@ -190,14 +186,7 @@ async def alter_configs(flow: str, admin: Admin, changes: Sequence[AlterConfig])
             log.warning("%s: topic settings were not altered: %s", flow, error)
             refused.add(topic)
         else:
-            words = _in_words(wanted[topic])
+            configs = wanted[topic].items()
+            words = ", ".join(f"{key} = {'default' if value is None else value}" for key, value in configs)
             state_changed(log, logging.INFO, "configs-altered", topic, "%s: altered %s: %s", flow, topic, words)
     return refused
-
-
-def _batches(changes: Sequence[T]) -> Iterator[Sequence[T]]:
-    return (changes[start : start + _BATCH] for start in range(0, len(changes), _BATCH))
-
-
-def _in_words(configs: dict[str, str | None]) -> str:
-    return ", ".join(f"{key} = {'default' if value is None else value}" for key, value in configs.items())

@@ -18,7 +18,7 @@ from connect.kafka.concurrency import wall_ms
 from connect.kafka.log.topic_admin import Admin
 from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.formats.position import KeyKind, text
-from connectors.internal_topics import RecordKind, Records, read_all_positions, read_records, record_settings
+from connectors.internal_topics import RecordKind, Records, read_all_positions, record_settings
 from connectors.topic_sync.cluster_changes import DeleteTopic
 from connectors.transforms.target_names import RemoteNames
 
@@ -150,8 +150,7 @@ class TopicDeletion:
         self._source = source
         self._target = target
         self._admin = admin
-        self._where = record_settings(settings)
-        self._records = Records(GONE, target, admin, self._where)
+        self._records = Records(GONE, target, admin, record_settings(settings))
         self._since_ms: dict[str, int] | None = None
         self._said_unknown = False
         self._has_read = False
@@ -200,8 +199,7 @@ class TopicDeletion:
 
     async def plan(self) -> DeletionPlan:
         """Return what :meth:`run` would find now, and change nothing. Raises RetriableError or SecurityError."""
-        since_ms = await read_records(self._target, self._where, GONE)
-        return await self._plan(since_ms, wall_ms())
+        return await self._plan(await self._records.read(), wall_ms())
 
     async def _plan(self, since_ms: Mapping[str, int], now_ms: int) -> DeletionPlan:
         target = (await self._target.metadata(None)).topics

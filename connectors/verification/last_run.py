@@ -12,8 +12,8 @@ import orjson
 from connect.api.policy import ReplicationPolicy
 from connect.kafka.cluster import Cluster
 from connectors.config.connector_configs import MirrorSourceSettings
+from connectors.flow_facts import VerifiedFacts
 from connectors.flow_progress import PartitionLag
-from connectors.flow_verified import VerifiedFacts
 from connectors.formats.position import KeyKind, text
 from connectors.formats.types import Wired
 from connectors.internal_topics import PARTITION_STATES, RecordKind, read_records, record_settings

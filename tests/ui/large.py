@@ -19,12 +19,12 @@ from connectors.flow_facts import FlowFacts, Trend
 from connectors.flow_progress import furthest
 from connectors.flow_verdict import judge
 from connectors.formats.types import FlowName
-from connectors.source.dashboard_reports import RATES, SEARCH, Asked, details, overview, rates_report, rows_of, search
+from connectors.source.mirror_reports import RATES, SEARCH, Asked, details, overview, rates_report, rows_of, search
 from rest.rest_config import RestSettings
 from rest.server import RestServer
 from tests.kit.rest_herder import DictHerder
 from tests.ui.stage import LAPTOP
-from tests.unit.connectors.source.test_dashboard_reports import PARTITIONS, ten_thousand
+from tests.unit.connectors.source.test_mirror_reports import PARTITIONS, ten_thousand
 
 FIRST_PAINT_MS = 1000
 UPDATE_MS = 100

@@ -26,6 +26,7 @@ from connectors.checkpoint.group_offset_sync import GroupOffsetSyncPlan, plan_gr
 from connectors.config.connector_configs import MirrorSourceSettings, checkpoint_settings
 from connectors.config.mm2_properties import Connector, Flow, chosen_flows
 from connectors.heartbeat import topic_of_heartbeats
+from connectors.inspection.changes_report import ACTIONS, DRIFT_WORDS, change_as_json, drift_cells, in_words
 from connectors.inspection.flow_plan import (
     Drift,
     DriftKind,
@@ -37,7 +38,6 @@ from connectors.inspection.flow_plan import (
     look_at_flow,
     plan_internal,
 )
-from connectors.inspection.plan_words import ACTIONS, DRIFT_WORDS, change_as_json, drift_cells, in_words
 from connectors.source.offset_sync_writer import topic_of_syncs
 from connectors.source.plugin import access_of
 from connectors.source.positions.partition_pairs import Clusters

@@ -39,9 +39,8 @@ from connectors.connector_base import written_metrics
 from connectors.control_link.server import ADVERTISED_KEY, LISTENER_KEY, LinkSettings
 from connectors.plugins import mirror_plugins
 from connectors.source.lag_watch import LagWatch
-from connectors.source.verification_metrics import verification_metrics
 from connectors.source.worker_context import MirrorHost, SharedSpark
-from connectors.source.worker_metrics import mirror_metrics
+from connectors.source.worker_metrics import mirror_metrics, verification_metrics
 from rest.other_workers import InternalClient
 from rest.rest_config import RestSettings, RestTls
 from rest.server import Part, RestServer

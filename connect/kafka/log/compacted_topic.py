@@ -38,7 +38,7 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Backoff, Scope, retried, until
 from connect.kafka.log.active_producers import active_producers
 from connect.kafka.log.offsets import EARLIEST, LATEST, list_offsets
-from connect.kafka.log.topic_admin import Admin, ConfigsRefused, TopicExists
+from connect.kafka.log.topic_admin import Admin, ConfigsRefused, TopicExists, known_topic
 from connect.kafka.long_log import Row, Spans
 from connect.wire import batch as wire
 from connect.wire.records import Headers, Record, messages_inside, opened_batch, read_fast
@@ -238,6 +238,12 @@ async def read_to_end(
     except TimeoutError as error:
         line = f"{where} could not be read to its end: nothing came for {timeout_s:g} s"
         raise RetriableError(f"{line}; {await open_in(cluster, topic)}" if read_committed else line) from error
+
+
+async def read_if_exists(cluster: Cluster, topic: str, apply: Callable[[LogRecord], None], **options: Any) -> None:
+    """Read as :func:`read_to_end`; nothing if there is no such topic. Raises also NotAuthorized without DESCRIBE."""
+    if await known_topic(cluster, topic) is not None:
+        await read_to_end(cluster, topic, apply, **options)
 
 
 @asynccontextmanager

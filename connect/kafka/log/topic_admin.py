@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kafka.errors import for_code
 from kafka.protocol.admin import (
@@ -29,8 +29,10 @@ from connect.kafka.cluster import Cluster, TopicMetadata, error_name, refusal_of
 from connect.kafka.connection import Connection
 from connect.kafka.security.connection_settings import ConnectionSettings
 
+T = TypeVar("T")
+
 #: Topics in one request.
-BATCH: Final = 100
+_BATCH: Final = 100
 _TOPIC: Final = 2
 _BROKER: Final = 4
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
@@ -80,7 +82,7 @@ async def describe(
     """Return all configs of each topic, or those of ``keys``, or its error; a SecurityError names the missing right.
     Raises :class:`RetriableError` if no broker answers."""
     found: dict[str, TopicConfigs | HeliographError] = {}
-    for batch in _batches(sorted(topics)):
+    for batch in batches(sorted(topics)):
         for row in await _described(await cluster.any_connection(), _TOPIC, batch, keys):
             refused = _refusal(cluster.name, "describe configs of", _LOOKING, row.resource_name, row)
             found[row.resource_name] = refused or {
@@ -158,7 +160,7 @@ async def alter(cluster: Cluster, wanted: Mapping[str, Mapping[str, str | None]]
         IncrementalAlterConfigsRequest.AlterConfigsResource,
         IncrementalAlterConfigsRequest.AlterConfigsResource.AlterableConfig,
     )
-    for batch in _batches(sorted(wanted)):
+    for batch in batches(sorted(wanted)):
         request = IncrementalAlterConfigsRequest(
             resources=[
                 resource(
@@ -180,8 +182,9 @@ async def alter(cluster: Cluster, wanted: Mapping[str, Mapping[str, str | None]]
     return outcomes
 
 
-def _batches(topics: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (topics[start : start + BATCH] for start in range(0, len(topics), BATCH))
+def batches(of_topics: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield the parts of ``of_topics`` for one request each."""
+    return (of_topics[start : start + _BATCH] for start in range(0, len(of_topics), _BATCH))
 
 
 def _refusal(

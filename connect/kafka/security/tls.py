@@ -109,14 +109,14 @@ def _configure(context: ssl.SSLContext, tls: TlsSettings, purpose: ssl.Purpose) 
         else:
             context.load_verify_locations(cadata=tls.trusted_pem)
         if tls.certificate_chain_pem is not None and tls.private_key_pem is not None:
-            with _as_file(tls.private_key_pem + tls.certificate_chain_pem) as path:
+            with as_file(tls.private_key_pem + tls.certificate_chain_pem) as path:
                 context.load_cert_chain(path)
     except ssl.SSLError as error:
         raise SecurityError(f"the TLS certificates cannot be used: {error.reason or 'not readable'}") from None
 
 
 @contextmanager
-def _as_file(text: str) -> Iterator[str]:
+def as_file(text: str) -> Iterator[str]:
     """Yield a path from which OpenSSL can read ``text``: in memory if the system supports it, so no key is on disk."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("tls", os.MFD_CLOEXEC)

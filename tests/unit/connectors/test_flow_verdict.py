@@ -15,10 +15,9 @@ from typer.main import get_command
 
 from connect.cli.main import app
 from connect.core.model import TaskId
-from connectors.flow_facts import FlowFacts, LagFacts, OtherFacts, PartitionFacts, TaskFacts
+from connectors.flow_facts import FlowFacts, LagFacts, OtherFacts, PartitionFacts, TaskFacts, VerifiedFacts
 from connectors.flow_progress import ClusterContact, Contact
 from connectors.flow_verdict import FlowVerdict, FlowWord, judge
-from connectors.flow_verified import VerifiedFacts
 from connectors.formats.types import QUARANTINED, FlowName, TopicPartition
 
 PROGRAM: Any = get_command(app)

@@ -32,6 +32,7 @@ from connectors.source.positions.ledger import Ledger
 from connectors.source.positions.partition_pairs import Clusters, Entry, PartitionPair
 from connectors.source.positions.stored_positions import Start
 from connectors.source.positions.takeover import take_over
+from connectors.source.task import MirrorSourceTask
 from tests.kit.members import until
 
 ONE = TopicPartition("orders", 0)
@@ -72,10 +73,6 @@ class Copied:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-
-    async def run(self) -> None: ...
-
-    def stop(self) -> None: ...
 
     def view(self, now_ms: int) -> list[PartitionView]:
         return [entry.view(now_ms) for entry in self._ledger.entries.values()]
@@ -292,7 +289,7 @@ async def test_a_topic_that_was_made_anew_ends_nothing_while_its_beginning_is_lo
     monkeypatch.setattr(gap_policy, "list_offsets", list_offsets)
     monkeypatch.setattr(generation, "_LOOK_S", 0)
     here = a_copying(clusters)
-    here._tasks[0] = Copied(ledger)
+    here._tasks[0] = cast(MirrorSourceTask, Copied(ledger))
     passer = GapPasser("source->target", generation._GAPS, lambda _: (), 0)
     starts = {ONE: Start(position, 99, False)}
     watching = asyncio.create_task(here._watch(), name="watch")

@@ -62,9 +62,9 @@ def a_stream(source: Brokers, number: int = 0) -> Stream:
         source=SimpleNamespace(
             flow="source->target", group=group, group_settings=lambda _: group, strategies=("range",), look_s=0
         ),
-        settings=SimpleNamespace(options=SimpleNamespace(takes=takes("orders.*", None))),
+        settings=SimpleNamespace(options=SimpleNamespace(takes=takes("orders.*", None), listener=None)),
     )
-    return Stream(cast(ProcessContext, context), None)
+    return Stream(cast(ProcessContext, context))
 
 
 async def shared_out(stream: Stream, **wanted: Collection[str]) -> dict[str, list[str]]:

@@ -14,7 +14,7 @@ from connectors.failover.execute import Rehearsal
 from connectors.failover.journal import FailoverRun, RunState
 from connectors.failover.plan import FailoverOptions, Plan, plan
 from connectors.failover.snapshot import DIFFERS, GroupFinding, GroupMove, GroupRule, Groups, How, SampleCheck, Snapshot
-from connectors.flow_verified import VerifiedFacts
+from connectors.flow_facts import VerifiedFacts
 from connectors.reports import move_report
 from connectors.reports.move_report import MoveLook, checklist, look_at_move, move_as_json
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,10 +16,11 @@ from connect.kafka.authorization import AclBinding, AclFilter, Outcomes, Securit
 from connect.kafka.cluster import Cluster, NotAuthorized
 from connect.kafka.log.topic_admin import Admin
 from connectors.config.connector_configs import AccessSettings
+from connectors.internal_topics import Records
 from connectors.policy import DefaultReplicationPolicy
 from connectors.topic_sync import acl_sync
 from connectors.topic_sync.acl_plan import Names
-from connectors.topic_sync.acl_sync import AccessFlow, AccessNotSynced, AccessRecords, AccessSync
+from connectors.topic_sync.acl_sync import AccessFlow, AccessNotSynced, AccessSync
 from connectors.transforms.target_names import RemoteNames
 from tests.kit.answers import put
 
@@ -78,7 +79,8 @@ class Clusters:
         put(monkeypatch, acl_sync, read_all_records={})
         settings = AccessSettings(600, full, frozenset({"group", "topic"}), False, False, lambda name: True)
         flow = AccessFlow("us->eu", Names(RemoteNames("us", policy), lambda topic: True, lambda name: True), "m")
-        return AccessSync(settings, flow, cast(Cluster, self), cast(Cluster, None), admin, cast(AccessRecords, self))
+        records = cast("Records[AclBinding, bool]", self)
+        return AccessSync(settings, flow, cast(Cluster, self), cast(Cluster, None), admin, records)
 
     def _change(self, verb: str, rules: Sequence[AclBinding]) -> Outcomes:
         self.steps += [f"{verb} {rule.permission}" for rule in rules]
@@ -91,14 +93,15 @@ class Clusters:
     async def metadata(self, topics: None) -> Any:
         return type("Metadata", (), {"topics": {}})
 
-    async def load(self) -> frozenset[AclBinding]:
-        return frozenset(self.recorded)
+    async def make_topic(self) -> None:
+        pass
 
-    async def claim(self, rules: Collection[AclBinding]) -> None:
-        self.recorded |= set(rules)
+    async def read(self) -> dict[AclBinding, bool]:
+        return dict.fromkeys(self.recorded, True)
 
-    async def forget(self, rules: Collection[AclBinding]) -> None:
-        self.recorded -= set(rules)
+    async def store(self, values: Mapping[AclBinding, bool | None]) -> None:
+        stays = {rule for rule, value in values.items() if value}
+        self.recorded = (self.recorded - set(values)) | stays
 
 
 async def test_all_goes_well(monkeypatch: pytest.MonkeyPatch) -> None:

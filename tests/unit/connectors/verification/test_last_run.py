@@ -11,13 +11,13 @@ import pytest
 
 from connect.core.wording import age_text
 from connectors.config.connector_configs import source_settings
+from connectors.flow_facts import VerifiedFacts
 from connectors.flow_progress import LagSnapshot, lag_of
-from connectors.flow_verified import VerifiedFacts
 from connectors.formats.types import TopicPartition
 from connectors.policy import make_policy
-from connectors.source import verification_metrics as verification_metrics_module
-from connectors.source.verification_metrics import verification_metrics
+from connectors.source import lag_watch
 from connectors.source.worker_context import MirrorHost
+from connectors.source.worker_metrics import verification_metrics
 from connectors.verification.last_run import LAST_RUN, LastVerification, after_run
 from connectors.verification.report import PartitionResult, VerificationResult
 
@@ -116,8 +116,8 @@ async def test_what_was_read_of_a_connector_that_is_gone_is_not_shown(monkeypatc
         reads.set()
         return WHOLE
 
-    monkeypatch.setattr(verification_metrics_module, "read_last_run", forgotten)
-    reading = asyncio.create_task(verification_metrics_module.read_last_runs(host, watched))
+    monkeypatch.setattr(lag_watch, "read_last_run", forgotten)
+    reading = asyncio.create_task(lag_watch.read_last_runs(host, watched))
     await reads.wait()
     await asyncio.sleep(0)
     reading.cancel()
