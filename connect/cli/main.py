@@ -10,7 +10,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from connect.cli.commands import connectors
-from connect.cli.console import EXIT_ERROR, EXIT_OK, run_command
+from connect.cli.console import EXIT_ERROR, EXIT_OK, checked_log_options, configure_logging, run_command
 from connect.cli.dev import dev
 from connect.cli.init import init
 from connect.cli.options_and_help import (
@@ -461,28 +461,20 @@ def mirror(
     With -f the flows are those of a Strimzi resource; see docs/strimzi.md.
 
     Exit codes: 0 stopped cleanly, 1 an error."""
-    words = ["--log-level", log_level, *(("--log-format", log_format) if log_format else ())]
-    if resource is None:
-        if file is None:
-            raise ConfigError("give mm2.properties, or a Strimzi resource with -f")
-        from connect.cli.daemons.connect_mirror_maker import run_with_arguments as run
-
-        words.append(str(file))
-        words += ["--clusters", *clusters] if clusters else []
-    else:
+    program = f"{PROGRAM} mirror"
+    configure_logging(*checked_log_options(log_level, log_format or "text"))
+    if resource is not None:
         if file is not None or clusters:
             raise ConfigError("-f takes no other file and no --clusters", "-f")
-        from connect.cli.daemons.strimzi_resource import run_with_arguments as run
+        from connect.cli.daemons.strimzi_resource import ResourceArguments, run_resource
 
-        words += ["-f", resource]
-        given = {"--name": name, "--secrets": None if secrets is None else str(secrets)}
-        words += [word for option, value in given.items() if value is not None for word in (option, value)]
-        words += [word for each in settings or () for word in ("--set", each)]
-        words += [option for option, wanted in (("--print", prints), ("--json", as_json)) if wanted]
-    try:
-        code = run(f"{PROGRAM} mirror", words)
-    except SystemExit as error:  # of Java's parser, with Java's code
-        code = bool(error.code)
+        code = run_resource(program, ResourceArguments(resource, name, secrets, settings or (), prints, as_json))
+    elif file is not None:
+        from connect.cli.daemons.connect_mirror_maker import mirror as run_mirror
+
+        code = run_mirror(program, file, clusters or ())
+    else:
+        raise ConfigError("give mm2.properties, or a Strimzi resource with -f")
     raise typer.Exit(EXIT_ERROR if code else EXIT_OK)
 
 
