@@ -12,13 +12,13 @@ from typing import Any, ClassVar, Final
 from connect.api.connector import Props
 from connect.api.convert import Converter, DataError, HeaderConverter
 from connect.api.source import OPTIONAL_BYTES, OPTIONAL_STRING, Schema
-from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, OneOf, Setting, Type, Width
+from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, OneOf, Setting, Type, Width, text
 from connect.core.errors import ConfigError
 from connect.plugins.java_values import java_class, parse_string, to_string, values_text
 
 #: Configs of every converter (Kafka's ``ConverterConfig``), which the worker sets.
 CONVERTER: Final = ConfigDef.of(
-    Setting("converter.type", Type.STRING, REQUIRED, "How this converter is used.", OneOf(("key", "value", "header")))
+    text("converter.type", REQUIRED, "How this converter is used.", check=OneOf(("key", "value", "header")))
 )
 
 
