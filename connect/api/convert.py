@@ -42,26 +42,19 @@ class Plugin:
 
 
 class Converter(Plugin):
-    """Converts the keys or the values of a topic to bytes and back. ``configure`` receives Java's setting
-    ``converter.type``: key, value or header."""
+    """Converts the keys or the values of a topic to bytes. ``configure`` receives Java's setting ``converter.type``:
+    key, value or header."""
 
     @abstractmethod
     def from_connect(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
         """Return the bytes of a key or value. Raises DataError."""
 
-    @abstractmethod
-    def to_connect(self, topic: str, data: bytes | None) -> tuple[Schema | None, Any]:
-        """Return the schema and the value of ``data``. Raises DataError."""
-
 
 class HeaderConverter(Plugin):
-    """Converts the values of record headers to bytes and back."""
+    """Converts the values of record headers to bytes."""
 
     @abstractmethod
     def from_connect_header(self, topic: str, key: str, schema: Schema | None, value: Any) -> bytes | None: ...
-
-    @abstractmethod
-    def to_connect_header(self, topic: str, key: str, data: bytes | None) -> tuple[Schema | None, Any]: ...
 
 
 class Transformation(Plugin):

@@ -109,10 +109,9 @@ _FORMATTERS: Final = {"text": OneLineFormatter, "json": JsonFormatter}
 _FORMAT_VARIABLE: Final = "HELIOGRAPH_LOG_FORMAT"
 
 
-def configure_logging(level: str = "INFO", handler: logging.Handler | None = None, form: str = "text") -> None:
-    """Send the log to ``handler`` (stderr by default), one line per message; ``form`` is text or json."""
-    if handler is None:
-        handler = logging.StreamHandler()
+def configure_logging(level: str = "INFO", form: str = "text") -> None:
+    """Send the log to standard error, one line per message; ``form`` is text or json."""
+    handler = logging.StreamHandler()
     handler.setFormatter(_FORMATTERS[form](traces=level == "DEBUG"))
     handler.addFilter(OneOfEachCause())
     root = logging.getLogger()
@@ -124,12 +123,12 @@ def configure_logging(level: str = "INFO", handler: logging.Handler | None = Non
         logging.getLogger(name).setLevel("INFO" if level == "DEBUG" else "WARNING")
 
 
-def log_format() -> str:
-    """Return the log format that the environment sets; text if it sets none. Raises ConfigError."""
-    form = os.environ.get(_FORMAT_VARIABLE, "text")
-    if form not in _FORMATTERS:
-        raise ConfigError(f"{_FORMAT_VARIABLE} is '{form}'. Set text or json", _FORMAT_VARIABLE)
-    return form
+def checked_log_options(level: str, form: str) -> tuple[str, str]:
+    """Return the values of ``--log-level`` and ``--log-format``. Raises ConfigError for an unknown word."""
+    for option, word, known in (("--log-level", level, _LOG_LEVELS), ("--log-format", form, tuple(_FORMATTERS))):
+        if word not in known:
+            raise ConfigError(f"{option} is '{word}'. Use one of {', '.join(known)}", option)
+    return level, form
 
 
 def describe(error: BaseException) -> str:
@@ -271,7 +270,7 @@ def add_general_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log-format",
         choices=tuple(_FORMATTERS),
-        default=log_format(),
+        default=checked_log_options("INFO", os.environ.get(_FORMAT_VARIABLE, "text"))[1],
         help=f"Log lines as text or JSON (default ${_FORMAT_VARIABLE}, or text).",
     )
     parser.add_argument("--version", action="version", version=version_line(), help="Print the version and exit.")

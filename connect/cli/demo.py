@@ -237,7 +237,7 @@ class _Story:
         self._say(f"  $ heliograph mirror {self.file.name}")
         enough = asyncio.Event()
         async with Scope("demo") as scope:
-            writing = scope.spawn(self.writer.write(enough, records=None, rate=rate), "sample orders")
+            writing = scope.spawn(self.writer.write(enough, rate), "sample orders")
             await self.mirror.start()
             last = await self._copying()
             for _ in range(_LINES):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 import zlib
-from collections import Counter
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import count, islice
@@ -19,7 +17,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.producer.message_accumulator import BatchBuilder
 
 from connect.core.errors import RetriableError
-from connect.kafka.concurrency import Scope
+from connect.kafka.concurrency import Scope, wall_ms
 from connect.kafka.security.connection_settings import ConnectionSettings
 
 #: Records generated in one turn of the loop, a few milliseconds, so that the flow's tasks are not delayed.
@@ -102,20 +100,15 @@ def _value(topic: str, number: int, chance: random.Random) -> dict[str, Any]:
 class OrderWriter:
     """A writer of sample records to the source, with one idempotent producer per codec.
 
-    ``written`` counts acknowledged records per topic and partition.
+    ``records`` counts those that are acknowledged.
     """
 
     settings: ConnectionSettings
-    seed: int = 0
-    written: Counter[tuple[str, int]] = field(default_factory=Counter)
+    records: int = 0
     _producers: dict[str, AIOKafkaProducer] = field(default_factory=dict)
 
-    @property
-    def records(self) -> int:
-        return self.written.total()
-
-    async def write(self, stop: asyncio.Event, *, records: int | None, rate: int | None) -> None:
-        """Write until ``records`` are acknowledged (None: until ``stop``), ``rate`` a second (None: no limit)."""
+    async def write(self, stop: asyncio.Event, rate: int) -> None:
+        """Write ``rate`` records a second until ``stop``, and until all are acknowledged."""
         async with AsyncExitStack() as stack:
             for codec in {topic.codec for topic in TOPICS}:
                 producer = AIOKafkaProducer(
@@ -124,17 +117,16 @@ class OrderWriter:
                 await producer.start()
                 stack.push_async_callback(producer.stop)
                 self._producers.update({topic.name: producer for topic in TOPICS if topic.codec == codec})
-            await self._write(stop, records, rate)
+            await self._write(stop, rate)
 
-    async def _write(self, stop: asyncio.Event, records: int | None, rate: int | None) -> None:
-        source = sample_records(self.seed)
+    async def _write(self, stop: asyncio.Event, rate: int) -> None:
+        source = sample_records(0)
         clock = asyncio.get_running_loop().time
         began, made = clock(), 0
         in_flight: list[asyncio.Task[None]] = []
         async with Scope("sample orders") as scope:
-            while not stop.is_set() and (records is None or made < records):
-                left = _ROUND_RECORDS if records is None else min(_ROUND_RECORDS, records - made)
-                due = left if rate is None else min(left, int((clock() - began) * rate) - made)
+            while not stop.is_set():
+                due = min(_ROUND_RECORDS, int((clock() - began) * rate) - made)
                 if due > 0:
                     made += due
                     chunk = await _take(source, due)
@@ -142,7 +134,7 @@ class OrderWriter:
                 if len(in_flight) >= _ROUNDS_IN_FLIGHT:
                     await in_flight.pop(0)
                 # The delay lets enough records become due to fill batches.
-                await asyncio.sleep(_TICK_S if due < left else 0)
+                await asyncio.sleep(_TICK_S if due < _ROUND_RECORDS else 0)
             await asyncio.gather(*in_flight)
 
     async def _send(self, records: Sequence[SampleRecord]) -> Coroutine[None, None, None]:
@@ -150,23 +142,21 @@ class OrderWriter:
         by_partition: dict[tuple[str, int], list[SampleRecord]] = {}
         for record in records:
             by_partition.setdefault((record.topic, record.partition), []).append(record)
-        timestamp_ms = int(time.time() * 1000)
+        timestamp_ms = wall_ms()
         answers: list[asyncio.Future[object]] = []
         for (topic, partition), chunk in by_partition.items():
             producer = self._producers[topic]
             for batch in _batches(producer, chunk, timestamp_ms):
                 answers.append(await producer.send_batch(batch, topic, partition=partition))
-        return self._acknowledged(answers, {partition: len(chunk) for partition, chunk in by_partition.items()})
+        return self._acknowledged(answers, len(records))
 
-    async def _acknowledged(
-        self, answers: Sequence[asyncio.Future[object]], counts: Mapping[tuple[str, int], int]
-    ) -> None:
+    async def _acknowledged(self, answers: Sequence[asyncio.Future[object]], records: int) -> None:
         try:
             await asyncio.gather(*answers)
         except KafkaError as error:
             text = f"the source refused sample orders: {type(error).__name__}: {error}"
             raise RetriableError(text) from error
-        self.written.update(counts)
+        self.records += records
 
 
 async def _take(source: Iterator[SampleRecord], records: int) -> list[SampleRecord]:

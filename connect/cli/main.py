@@ -9,48 +9,11 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
+from connect.cli import options_and_help as options
 from connect.cli.commands import connectors
-from connect.cli.console import EXIT_ERROR, EXIT_OK, run_command
+from connect.cli.console import EXIT_ERROR, EXIT_OK, checked_log_options, configure_logging, run_command
 from connect.cli.dev import dev
 from connect.cli.init import init
-from connect.cli.options_and_help import (
-    Accept,
-    All,
-    AnyMirrorFile,
-    AsJson,
-    At,
-    DenyWrites,
-    Every,
-    Everything,
-    Execute,
-    FailoverCommand,
-    Gone,
-    GroupedCommands,
-    Groups,
-    HelpAll,
-    Json,
-    KeepOffset,
-    LeaveUnreplicated,
-    MirrorCommand,
-    MirrorFile,
-    OneFlow,
-    Rest,
-    Rewind,
-    Sample,
-    Source,
-    Target,
-    Timeout,
-    UndoFile,
-    Verify,
-    VerifyWithin,
-    Watch,
-    Yes,
-    check,
-    completion,
-    finish,
-    prepare,
-    taught,
-)
 from connect.cli.verify import verify
 from connect.core.errors import ConfigError
 
@@ -58,7 +21,7 @@ PROGRAM: Final = "heliograph"
 
 app = typer.Typer(
     name=PROGRAM,
-    cls=GroupedCommands,
+    cls=options.GroupedCommands,
     help="Kafka Connect's distributed worker and MirrorMaker 2 in Python, copying on Apache Spark.",
     no_args_is_help=True,
     add_completion=False,
@@ -105,7 +68,7 @@ def demo(
 
 
 app.command(short_help="Start Kafka clusters on this machine, until Ctrl-C.")(dev)
-app.command(short_help="Print a shell's completion script.")(completion)
+app.command(short_help="Print a shell's completion script.")(options.completion)
 app.command(short_help="Write the first files of a mirror.")(init)
 app.add_typer(connectors.app)
 
@@ -120,14 +83,14 @@ def warm() -> None:
 
 @app.command(short_help="Show what runs, what is behind or stopped, and what to do.")
 def status(
-    file: MirrorFile,
+    file: options.MirrorFile,
     rest: Annotated[
         list[str] | None,
         typer.Option(metavar="URL", help="Ask this mirror or worker too, which knows more of its tasks and of Spark."),
     ] = None,
-    watch: Watch = False,
-    every: Every = 2.0,
-    as_json: AsJson = False,
+    watch: options.Watch = False,
+    every: options.Every = 2.0,
+    as_json: options.AsJson = False,
 ) -> None:
     """Show each flow of a file: its state, how far behind it is, why, what to do, and what a failover would lose now.
 
@@ -135,23 +98,23 @@ def status(
     or something could not be checked. With --watch it is a page until Ctrl-C, which ends with 0."""
     from connect.cli.commands.status import run_status
 
-    finish(partial(run_status, file, rest=rest or (), as_json=as_json, watch=watch, every_s=every))
+    options.finish(partial(run_status, file, rest=rest or (), as_json=as_json, watch=watch, every_s=every))
 
 
 @app.command(short_help="Print the lag of each flow.")
 def lag(
-    file: AnyMirrorFile = None,
+    file: options.AnyMirrorFile = None,
     rest: Annotated[
         str | None,
         typer.Option(
             metavar="URL", help="Ask this worker instead; a dedicated mirror is http://host:port/SOURCE/TARGET."
         ),
     ] = None,
-    flow: OneFlow = None,
+    flow: options.OneFlow = None,
     top: Annotated[int, typer.Option(min=0, help="Number of partitions with the largest lag to list.")] = 10,
-    watch: Watch = False,
-    every: Every = 2.0,
-    as_json: AsJson = False,
+    watch: options.Watch = False,
+    every: options.Every = 2.0,
+    as_json: options.AsJson = False,
 ) -> None:
     """Print the lag of each flow, read from its clusters, so that no worker has to run, or from a worker.
 
@@ -159,12 +122,12 @@ def lag(
     because it selects no topic or its connector is stopped or paused."""
     from connect.cli.commands.lag import run_lag
 
-    finish(partial(run_lag, file, flow=flow, top=top, as_json=as_json, rest=rest, watch=watch, every_s=every))
+    options.finish(partial(run_lag, file, flow=flow, top=top, as_json=as_json, rest=rest, watch=watch, every_s=every))
 
 
 @app.command(short_help="Print offset, lag and owner for each partition of groups or flows.")
 def offsets(
-    file: AnyMirrorFile = None,
+    file: options.AnyMirrorFile = None,
     group: Annotated[list[str] | None, typer.Option(metavar="GROUP", help="A consumer group. May be repeated.")] = None,
     cluster: Annotated[str | None, typer.Option(metavar="ALIAS", help="The groups' cluster in the file.")] = None,
     bootstrap_server: Annotated[
@@ -173,12 +136,12 @@ def offsets(
     command_config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Client properties for --bootstrap-server.")
     ] = None,
-    flow: OneFlow = None,
+    flow: options.OneFlow = None,
     topic: Annotated[str | None, typer.Option(metavar="A,B", help="Only these topics.", show_default=False)] = None,
     broker_info: Annotated[bool, typer.Option("--broker-info", help="Print the brokers too.")] = False,
-    watch: Watch = False,
-    every: Every = 2.0,
-    as_json: AsJson = False,
+    watch: options.Watch = False,
+    every: options.Every = 2.0,
+    as_json: options.AsJson = False,
 ) -> None:
     """Print offset, log size, lag and owner of every partition of consumer groups, or of the flows of a file.
 
@@ -188,19 +151,19 @@ def offsets(
 
     topics = frozenset(filter(None, (name.strip() for name in (topic or "").split(","))))
     question = OffsetsQuestion(file, cluster, bootstrap_server, command_config, group or (), flow, topics, broker_info)
-    finish(partial(run_offsets, question, as_json=as_json, watch=watch, every_s=every))
+    options.finish(partial(run_offsets, question, as_json=as_json, watch=watch, every_s=every))
 
 
 @app.command("map", short_help="Print the offset map: which target offset each source offset has.")
 def offset_map(
-    file: MirrorFile,
-    flow: OneFlow = None,
+    file: options.MirrorFile,
+    flow: options.OneFlow = None,
     topic: Annotated[str | None, typer.Option(help="Only this source topic.", show_default=False)] = None,
     partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.", show_default=False)] = None,
     offset: Annotated[int | None, typer.Option(min=0, help="Translate this source offset.", show_default=False)] = None,
     reverse: Annotated[bool, typer.Option("--reverse", help="The offset is of the remote topic.")] = False,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Rebuild the map below its start from both logs.")] = False,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Print the offset map, or translate an offset of the source to the target, or the reverse.
 
@@ -214,21 +177,21 @@ def offset_map(
     raise typer.Exit(run(file, question, flow=flow, as_json=as_json))
 
 
-app.command(short_help="Check a configuration file.")(check)
+app.command(short_help="Check a configuration file.")(options.check)
 
 
 @app.command(short_help="Print what a run would change on the clusters.")
 def plan(
-    file: MirrorFile,
-    flow: OneFlow = None,
+    file: options.MirrorFile,
+    flow: options.OneFlow = None,
     drift: Annotated[
         bool, typer.Option("--drift", help="Print also differences from the file that no run changes.")
     ] = False,
     ignore: Annotated[
         list[str] | None, typer.Option(metavar="KIND", help="With --drift: leave out this kind, such as acl.")
     ] = None,
-    as_json: AsJson = False,
-    everything: All = False,
+    as_json: options.AsJson = False,
+    everything: options.All = False,
 ) -> None:
     """Print what a run would change on the clusters, and change nothing.
 
@@ -239,17 +202,19 @@ def plan(
     if ignore and not drift:
         raise ConfigError("--ignore needs --drift", "--ignore")
     if drift:
-        finish(partial(run_drift, file, flow=flow, as_json=as_json, everything=everything, ignored=ignore or ()))
-    finish(partial(run_plan, file, flow=flow, as_json=as_json, everything=everything))
+        options.finish(
+            partial(run_drift, file, flow=flow, as_json=as_json, everything=everything, ignored=ignore or ())
+        )
+    options.finish(partial(run_plan, file, flow=flow, as_json=as_json, everything=everything))
 
 
 @app.command(short_help="Show clusters and flows from their heartbeats.")
 def topology(
-    file: MirrorFile,
+    file: options.MirrorFile,
     stale_after: Annotated[
         float, typer.Option(min=1, metavar="SECONDS", help="A flow without a heartbeat for this time has stopped.")
     ] = 30.0,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Show the clusters and flows of a file from their heartbeats: which flows are alive, and where records come from.
 
@@ -257,11 +222,16 @@ def topology(
     that does not answer."""
     from connect.cli.commands.topology import run_topology
 
-    finish(partial(run_topology, file, stale_after_s=stale_after, as_json=as_json))
+    options.finish(partial(run_topology, file, stale_after_s=stale_after, as_json=as_json))
 
 
 @app.command(short_help="Check where a start would continue, and what blocks it.")
-def takeover(file: MirrorFile, flow: OneFlow = None, as_json: AsJson = False, everything: All = False) -> None:
+def takeover(
+    file: options.MirrorFile,
+    flow: options.OneFlow = None,
+    as_json: options.AsJson = False,
+    everything: options.All = False,
+) -> None:
     """Check where a start would continue, and change nothing.
 
     It may follow MirrorMaker 2, Java's or Heliograph's, or a MirrorMaker 1 group.
@@ -269,42 +239,42 @@ def takeover(file: MirrorFile, flow: OneFlow = None, as_json: AsJson = False, ev
     Exit codes: 0 it can start, 2 a start is blocked, 1 an error or an incomplete check."""
     from connect.cli.commands.takeover import run_check
 
-    finish(partial(run_check, file, flow=flow, as_json=as_json, everything=everything))
+    options.finish(partial(run_check, file, flow=flow, as_json=as_json, everything=everything))
 
 
 app.command(short_help="Compare what a flow has copied with its source.")(verify)
 
 
-@app.command(cls=FailoverCommand, short_help="Move groups to the other cluster of a flow.")
+@app.command(cls=options.FailoverCommand, short_help="Move groups to the other cluster of a flow.")
 def failover(
-    file: MirrorFile,
-    target: Target,
-    execute: Execute = False,
-    yes: Yes = False,
-    groups: Groups = None,
-    rest: Rest = None,
-    source_gone: Gone = None,
-    deny_writes: DenyWrites = False,
-    verify: Verify = False,
-    help_all: HelpAll = False,
-    source: Source = None,
-    leave_unreplicated: LeaveUnreplicated = False,
-    accept: Accept = None,
-    rewind: Rewind = None,
-    keep_offset: KeepOffset = None,
-    at: At = None,
-    verify_within: VerifyWithin = None,
-    undo_file: UndoFile = None,
+    file: options.MirrorFile,
+    target: options.Target,
+    execute: options.Execute = False,
+    yes: options.Yes = False,
+    groups: options.Groups = None,
+    rest: options.Rest = None,
+    source_gone: options.Gone = None,
+    deny_writes: options.DenyWrites = False,
+    verify: options.Verify = False,
+    help_all: options.HelpAll = False,
+    source: options.Source = None,
+    leave_unreplicated: options.LeaveUnreplicated = False,
+    accept: options.Accept = None,
+    rewind: options.Rewind = None,
+    keep_offset: options.KeepOffset = None,
+    at: options.At = None,
+    verify_within: options.VerifyWithin = None,
+    undo_file: options.UndoFile = None,
     rehearse: Annotated[
         bool, typer.Option("--rehearse", help="Change nothing; print durations and blocked groups.", hidden=True)
     ] = False,
     on_done: Annotated[
         str | None, typer.Option(metavar="COMMAND", help="Run this command after groups are moved.", hidden=True)
     ] = None,
-    sample: Sample = 10,
-    timeout: Timeout = 600.0,
-    as_json: Json = False,
-    everything: Everything = False,
+    sample: options.Sample = 10,
+    timeout: options.Timeout = 600.0,
+    as_json: options.Json = False,
+    everything: options.Everything = False,
 ) -> None:
     """Move consumer groups to the other cluster of a flow, each to exactly the record it would read next.
 
@@ -324,7 +294,7 @@ def failover(
         timeout_s=timeout, as_json=as_json, everything=everything, accepts=accept or (), verifies=verify,
         verify_within_s=verify_within,
     )  # fmt: skip
-    finish(partial(run_failover, arguments))
+    options.finish(partial(run_failover, arguments))
 
 
 def _warn_of_undo_file(undo_file: Path | None) -> None:
@@ -334,25 +304,25 @@ def _warn_of_undo_file(undo_file: Path | None) -> None:
         warn("--undo-file has no effect: heliograph undo reads the journal on the target")
 
 
-@app.command(cls=FailoverCommand, short_help="Move groups back to their original cluster.")
+@app.command(cls=options.FailoverCommand, short_help="Move groups back to their original cluster.")
 def failback(
-    file: MirrorFile,
-    target: Target,
-    execute: Execute = False,
-    yes: Yes = False,
-    groups: Groups = None,
-    rest: Rest = None,
-    help_all: HelpAll = False,
-    source: Source = None,
-    leave_unreplicated: LeaveUnreplicated = False,
-    accept: Accept = None,
-    rewind: Rewind = None,
-    keep_offset: KeepOffset = None,
-    undo_file: UndoFile = None,
-    sample: Sample = 10,
-    timeout: Timeout = 600.0,
-    as_json: Json = False,
-    everything: Everything = False,
+    file: options.MirrorFile,
+    target: options.Target,
+    execute: options.Execute = False,
+    yes: options.Yes = False,
+    groups: options.Groups = None,
+    rest: options.Rest = None,
+    help_all: options.HelpAll = False,
+    source: options.Source = None,
+    leave_unreplicated: options.LeaveUnreplicated = False,
+    accept: options.Accept = None,
+    rewind: options.Rewind = None,
+    keep_offset: options.KeepOffset = None,
+    undo_file: options.UndoFile = None,
+    sample: options.Sample = 10,
+    timeout: options.Timeout = 600.0,
+    as_json: options.Json = False,
+    everything: options.Everything = False,
 ) -> None:
     """Move consumer groups back to the cluster that they came from, the old primary.
 
@@ -368,20 +338,20 @@ def failback(
         keeps=keep_offset or (), leaves_unreplicated=leave_unreplicated, sample=sample, timeout_s=timeout,
         as_json=as_json, everything=everything, accepts=accept or (),
     )  # fmt: skip
-    finish(partial(run_failback, arguments))
+    options.finish(partial(run_failback, arguments))
 
 
 @app.command(short_help="Undo the last failover or failback.")
 def undo(
-    file: MirrorFile,
+    file: options.MirrorFile,
     target: Annotated[
         str, typer.Option("--to", metavar="CLUSTER", help="Cluster that groups were moved to.", show_default=False)
     ],
-    execute: Execute = False,
-    yes: Yes = False,
-    rest: Rest = None,
-    help_all: HelpAll = False,
-    source: Source = None,
+    execute: options.Execute = False,
+    yes: options.Yes = False,
+    rest: options.Rest = None,
+    help_all: options.HelpAll = False,
+    source: options.Source = None,
 ) -> None:
     """Undo the last failover or failback to a cluster, by any operator on any machine.
 
@@ -391,12 +361,12 @@ def undo(
     from connect.cli.commands.failover import FailoverArguments, run_undo
 
     arguments = FailoverArguments(file, source, target, rest=rest or (), executes=execute, asks=not yes)
-    finish(partial(run_undo, arguments))
+    options.finish(partial(run_undo, arguments))
 
 
 @app.command(short_help="Print unreplicated records, which only the old primary has.")
 def unreplicated(
-    file: MirrorFile,
+    file: options.MirrorFile,
     target: Annotated[str, typer.Option("--to", metavar="CLUSTER", help="The new primary.", show_default=False)],
     source: Annotated[
         str | None,
@@ -408,14 +378,14 @@ def unreplicated(
         Path | None, typer.Option(metavar="DIR", help="Export the records, one file per partition.", show_default=False)
     ] = None,
     append: Annotated[bool, typer.Option("--append", help="Append the records to the new primary.")] = False,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Print the records that only the old primary has. Run it when the old primary is back after an unplanned failover.
 
     Exit codes: 0 there are none, or they were appended; 2 there are some; 1 an error."""
     from connect.cli.commands.failover import run_unreplicated
 
-    finish(partial(run_unreplicated, file, source, target, export_to=export, appends=append, as_json=as_json))
+    options.finish(partial(run_unreplicated, file, source, target, export_to=export, appends=append, as_json=as_json))
 
 
 @app.command(short_help="Print the reference of all settings, as Markdown.")
@@ -432,9 +402,9 @@ def config(
     print(text(pages or ()) if reference or pages else "\n".join(known()))
 
 
-@app.command(cls=MirrorCommand, short_help="Mirror every enabled flow of a file until stopped.")
+@app.command(cls=options.MirrorCommand, short_help="Mirror every enabled flow of a file until stopped.")
 def mirror(
-    file: AnyMirrorFile = None,
+    file: options.AnyMirrorFile = None,
     clusters: Annotated[
         list[str] | None, typer.Option(metavar="ALIAS ...", help="Only flows to these clusters.", show_default=False)
     ] = None,
@@ -461,28 +431,20 @@ def mirror(
     With -f the flows are those of a Strimzi resource; see docs/strimzi.md.
 
     Exit codes: 0 stopped cleanly, 1 an error."""
-    words = ["--log-level", log_level, *(("--log-format", log_format) if log_format else ())]
-    if resource is None:
-        if file is None:
-            raise ConfigError("give mm2.properties, or a Strimzi resource with -f")
-        from connect.cli.daemons.connect_mirror_maker import run_with_arguments as run
-
-        words.append(str(file))
-        words += ["--clusters", *clusters] if clusters else []
-    else:
+    program = f"{PROGRAM} mirror"
+    configure_logging(*checked_log_options(log_level, log_format or "text"))
+    if resource is not None:
         if file is not None or clusters:
             raise ConfigError("-f takes no other file and no --clusters", "-f")
-        from connect.cli.daemons.strimzi_resource import run_with_arguments as run
+        from connect.cli.daemons.strimzi_resource import ResourceArguments, run_resource
 
-        words += ["-f", resource]
-        given = {"--name": name, "--secrets": None if secrets is None else str(secrets)}
-        words += [word for option, value in given.items() if value is not None for word in (option, value)]
-        words += [word for each in settings or () for word in ("--set", each)]
-        words += [option for option, wanted in (("--print", prints), ("--json", as_json)) if wanted]
-    try:
-        code = run(f"{PROGRAM} mirror", words)
-    except SystemExit as error:  # of Java's parser, with Java's code
-        code = bool(error.code)
+        code = run_resource(program, ResourceArguments(resource, name, secrets, settings or (), prints, as_json))
+    elif file is not None:
+        from connect.cli.daemons.connect_mirror_maker import mirror as run_mirror
+
+        code = run_mirror(program, file, clusters or ())
+    else:
+        raise ConfigError("give mm2.properties, or a Strimzi resource with -f")
     raise typer.Exit(EXIT_ERROR if code else EXIT_OK)
 
 
@@ -492,6 +454,6 @@ def main() -> NoReturn:
 
 
 def _invoke() -> int:
-    prepare()
-    taught(typer.main.get_command(app))(prog_name=PROGRAM)
+    options.prepare()
+    options.taught(typer.main.get_command(app))(prog_name=PROGRAM)
     return EXIT_OK

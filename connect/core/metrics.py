@@ -10,7 +10,8 @@ import math
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from operator import attrgetter
+from typing import Any, Final, Generic, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
@@ -81,6 +82,11 @@ class Windowed:
         mean = self.mean(now_ms)
         return 0.0 if math.isnan(mean) else mean
 
+    def lack(self, now_ms: int) -> float:
+        """Return the share of zeros among ones and zeros, 0 if there are none."""
+        mean = self.mean(now_ms)
+        return 0.0 if math.isnan(mean) else 1 - mean
+
     def _per_second(self, amount: float, now_ms: int) -> float:
         if not self._samples:
             return 0.0
@@ -119,6 +125,12 @@ class StateTimes:
 
 _Of = TypeVar("_Of")
 Rows = tuple[tuple[str, str, Callable[[_Of, int], float]], ...]
+
+
+def over(field: str, how: Callable[[Windowed, int], float]) -> Callable[[Any, int], float]:
+    """Return the function of a row that reads the :class:`Windowed` in ``field``, such as ``meters.poll_ms``."""
+    read = attrgetter(field)
+    return lambda one, now_ms: how(read(one), now_ms)
 
 
 Family = CounterMetricFamily | GaugeMetricFamily

@@ -24,10 +24,10 @@ from connect.core.config.config_def import (
     Importance,
     InvalidValue,
     OneOf,
-    Setting,
-    Type,
     Value,
     invalid,
+    strings,
+    text,
 )
 from connect.core.config.validation import valid
 from connect.core.errors import ConfigError
@@ -104,15 +104,14 @@ class Cast(FieldTransformation):
     _casts: Mapping[str | None, str] = {}
 
     CONFIG_DEF = ConfigDef.of(
-        Setting(
+        strings(
             "spec",
-            Type.LIST,
             REQUIRED,
             "Fields and their types, field1:type,field2:type, or one type for the whole key or value; types are "
             + ", ".join(_TO)
             + ". Bytes can only be cast to strings.",
-            _spec,
             Importance.HIGH,
+            _spec,
         ),
         REPLACE_NULL_WITH_DEFAULT,
     )
@@ -237,34 +236,14 @@ class TimestampConverter(FieldTransformation):
     _unit_ns = _NS_PER_MS
 
     CONFIG_DEF = ConfigDef.of(
-        Setting(
-            "field",
-            Type.STRING,
-            "",
-            "Field with the timestamp; empty: the whole key or value.",
-            importance=Importance.HIGH,
-        ),
-        Setting(
-            "target.type",
-            Type.STRING,
-            REQUIRED,
-            "Type of converted timestamps.",
-            OneOf(tuple(_TARGETS)),
-            Importance.HIGH,
-        ),
-        Setting(
-            "format",
-            Type.STRING,
-            "",
-            "Format of timestamps as text, as in java.text.SimpleDateFormat.",
-            importance=Importance.MEDIUM,
-        ),
-        Setting(
+        text("field", "", "Field with the timestamp; empty: the whole key or value.", Importance.HIGH),
+        text("target.type", REQUIRED, "Type of converted timestamps.", Importance.HIGH, OneOf(tuple(_TARGETS))),
+        text("format", "", "Format of timestamps as text, as in java.text.SimpleDateFormat.", Importance.MEDIUM),
+        text(
             "unix.precision",
-            Type.STRING,
             "milliseconds",
             "Unit of numeric timestamps since 1970; fractions of milliseconds are lost.",
-            OneOf(tuple(_PRECISIONS)),
+            check=OneOf(tuple(_PRECISIONS)),
         ),
         REPLACE_NULL_WITH_DEFAULT,
     )

@@ -1,6 +1,6 @@
 """The converters of bytes, strings, numbers and booleans, which also convert headers, and SimpleHeaderConverter.
 
-SimpleHeaderConverter, Kafka's default header converter, stores headers as text and infers their type from the text.
+SimpleHeaderConverter, Kafka's default header converter, stores headers as text.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any, ClassVar, Final
 
 from connect.api.connector import Props
 from connect.api.convert import Converter, DataError, HeaderConverter
-from connect.api.source import OPTIONAL_BYTES, OPTIONAL_STRING, Schema
-from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, OneOf, Setting, Type, Width
+from connect.api.source import Schema
+from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, OneOf, Setting, Type, Width, text
 from connect.core.errors import ConfigError
-from connect.plugins.java_values import java_class, parse_string, to_string, values_text
+from connect.plugins.java_values import java_class, to_string, values_text
 
 #: Configs of every converter (Kafka's ``ConverterConfig``), which the worker sets.
 CONVERTER: Final = ConfigDef.of(
-    Setting("converter.type", Type.STRING, REQUIRED, "How this converter is used.", OneOf(("key", "value", "header")))
+    text("converter.type", REQUIRED, "How this converter is used.", check=OneOf(("key", "value", "header")))
 )
 
 
@@ -30,15 +30,9 @@ class ConverterOfBoth(Converter, HeaderConverter):
     def from_connect_header(self, topic: str, key: str, schema: Schema | None, value: Any) -> bytes | None:
         return self.from_connect(topic, schema, value)
 
-    def to_connect_header(self, topic: str, key: str, data: bytes | None) -> tuple[Schema | None, Any]:
-        return self.to_connect(topic, data)
 
-
-#: Byte order marks by character set. Without a mark the order is big endian, as in Java.
-_MARKS: Final = {
-    "utf-16": (codecs.BOM_UTF16_BE, codecs.BOM_UTF16_LE),
-    "utf-32": (codecs.BOM_UTF32_BE, codecs.BOM_UTF32_LE),
-}
+#: Character sets with a byte order mark. Without a mark the order is big endian, as in Java.
+_MARKED: Final = ("utf-16", "utf-32")
 
 
 class ByteArrayConverter(ConverterOfBoth):
@@ -51,9 +45,6 @@ class ByteArrayConverter(ConverterOfBoth):
         if isinstance(value, bytearray | memoryview):
             return bytes(value)
         raise DataError(f"ByteArrayConverter is not compatible with objects of type class {java_class(value)}")
-
-    def to_connect(self, topic: str, data: bytes | None) -> tuple[Schema | None, Any]:
-        return OPTIONAL_BYTES, data
 
 
 class StringConverter(ConverterOfBoth):
@@ -90,26 +81,18 @@ class StringConverter(ConverterOfBoth):
         # Java writes a byte order mark in UTF-16, but not in UTF-32.
         return codecs.BOM_UTF16_BE + data if data and self._encoding == "utf-16" else data
 
-    def to_connect(self, topic: str, data: bytes | None) -> tuple[Schema | None, Any]:
-        if data is None:
-            return OPTIONAL_STRING, None
-        is_marked = data.startswith(_MARKS.get(self._encoding, ()))
-        return OPTIONAL_STRING, data.decode(self._encoding if is_marked else self._ordered(), errors="replace")
-
     def _ordered(self) -> str:
         """Return the character set without byte order marks, independent of this machine's byte order."""
-        return f"{self._encoding}-be" if self._encoding in _MARKS else self._encoding
+        return f"{self._encoding}-be" if self._encoding in _MARKED else self._encoding
 
 
 class _NumberConverter(ConverterOfBoth):
     """A converter of one type of numbers, big endian."""
 
-    #: The type of values, its name in messages, the schema's type, the format of ``struct``, and Java's deserializer.
+    #: The type of values, its name in messages, and the format of ``struct``.
     _python: ClassVar[type]
     _name: ClassVar[str]
-    _type: ClassVar[str]
     _format: ClassVar[str]
-    _deserializer: ClassVar[str]
 
     def configure(self, props: Props) -> None:
         self.config_def().parse(props)
@@ -124,46 +107,35 @@ class _NumberConverter(ConverterOfBoth):
         except (struct.error, OverflowError) as error:
             raise DataError(f"Failed to serialize to {self._name}: {value} is out of its range") from error
 
-    def to_connect(self, topic: str, data: bytes | None) -> tuple[Schema | None, Any]:
-        schema = Schema(self._type, optional=True)
-        if data is None:
-            return schema, None
-        size = struct.calcsize(self._format)
-        if len(data) != size:
-            raise DataError(
-                f"Failed to deserialize {self._name}: Size of data received by {self._deserializer} is not {size}"
-            )
-        return schema, struct.unpack(self._format, data)[0]
-
 
 class ShortConverter(_NumberConverter):
     """``org.apache.kafka.connect.converters.ShortConverter``."""
 
-    _python, _name, _type, _format, _deserializer = int, "short", "int16", ">h", "ShortDeserializer"
+    _python, _name, _format = int, "short", ">h"
 
 
 class IntegerConverter(_NumberConverter):
     """``org.apache.kafka.connect.converters.IntegerConverter``."""
 
-    _python, _name, _type, _format, _deserializer = int, "integer", "int32", ">i", "IntegerDeserializer"
+    _python, _name, _format = int, "integer", ">i"
 
 
 class LongConverter(_NumberConverter):
     """``org.apache.kafka.connect.converters.LongConverter``."""
 
-    _python, _name, _type, _format, _deserializer = int, "long", "int64", ">q", "LongDeserializer"
+    _python, _name, _format = int, "long", ">q"
 
 
 class FloatConverter(_NumberConverter):
     """``org.apache.kafka.connect.converters.FloatConverter``."""
 
-    _python, _name, _type, _format, _deserializer = float, "float", "float32", ">f", "Deserializer"
+    _python, _name, _format = float, "float", ">f"
 
 
 class DoubleConverter(_NumberConverter):
     """``org.apache.kafka.connect.converters.DoubleConverter``."""
 
-    _python, _name, _type, _format, _deserializer = float, "double", "float64", ">d", "Deserializer"
+    _python, _name, _format = float, "double", ">d"
 
 
 class BooleanConverter(ConverterOfBoth):
@@ -180,18 +152,6 @@ class BooleanConverter(ConverterOfBoth):
             raise DataError(f"BooleanConverter is not compatible with objects of type class {java_class(value)}")
         return b"\x01" if value else b"\x00"
 
-    def to_connect(self, topic: str, data: bytes | None) -> tuple[Schema | None, Any]:
-        schema = Schema("boolean", optional=True)
-        if data is None:
-            return schema, None
-        if len(data) != 1:
-            raise DataError("Failed to deserialize boolean: Size of data received by BooleanDeserializer is not 1")
-        if data not in (b"\x00", b"\x01"):
-            raise DataError(
-                "Failed to deserialize boolean: Unexpected byte received by BooleanDeserializer: " + str(data[0])
-            )
-        return schema, data == b"\x01"
-
 
 def _require_type(converter: str, type_: str, schema: Schema | None) -> None:
     if schema is not None and schema.type != type_:
@@ -203,7 +163,3 @@ class SimpleHeaderConverter(HeaderConverter):
 
     def from_connect_header(self, topic: str, key: str, schema: Schema | None, value: Any) -> bytes | None:
         return None if value is None else values_text(value, schema).encode(errors="replace")
-
-    def to_connect_header(self, topic: str, key: str, data: bytes | None) -> tuple[Schema | None, Any]:
-        # As in Java, bytes that are not UTF-8 are replaced.
-        return (None, None) if data is None else parse_string(data.decode(errors="replace"))

@@ -14,11 +14,11 @@ from connect.core.config.config_def import (
     ConfigDef,
     Importance,
     OneOf,
-    Setting,
-    Type,
     ValidList,
     Value,
     invalid,
+    strings,
+    text,
 )
 from connect.core.config.validation import valid
 from connect.plugins.java_values import inferred_type, java_class
@@ -38,15 +38,14 @@ class ExtractField(FieldTransformation):
     _path = FieldPath("", nested=False)
 
     CONFIG_DEF = ConfigDef.of(
-        Setting("field", Type.STRING, REQUIRED, "Field to extract.", importance=Importance.MEDIUM),
+        text("field", REQUIRED, "Field to extract.", Importance.MEDIUM),
         REPLACE_NULL_WITH_DEFAULT,
-        Setting(
+        text(
             "field.syntax.version",
-            Type.STRING,
             "V1",
             "V1: the name of a field; V2: a path such as a.b, with backticks around names that contain dots.",
-            OneOf(("V1", "V2"), any_case=True),
             Importance.HIGH,
+            OneOf(("V1", "V2"), any_case=True),
         ),
     )
 
@@ -73,9 +72,7 @@ class HoistField(FieldTransformation):
 
     _field = ""
 
-    CONFIG_DEF = ConfigDef.of(
-        Setting("field", Type.STRING, REQUIRED, "Name of the created field.", importance=Importance.MEDIUM)
-    )
+    CONFIG_DEF = ConfigDef.of(text("field", REQUIRED, "Name of the created field.", Importance.MEDIUM))
 
     def configure(self, props: Props) -> None:
         self._field = self.config_def().parse(props).string("field")
@@ -106,9 +103,9 @@ class ReplaceField(FieldTransformation):
     _renames: Mapping[str, str] = {}
 
     CONFIG_DEF = ConfigDef.of(
-        Setting("exclude", Type.LIST, (), "Fields to drop; overrides include.", ValidList(), Importance.MEDIUM),
-        Setting("include", Type.LIST, (), "Fields to keep; empty: all.", ValidList(), Importance.MEDIUM),
-        Setting("renames", Type.LIST, (), "New names of fields, as old:new.", _rename_pairs, Importance.MEDIUM),
+        strings("exclude", (), "Fields to drop; overrides include.", Importance.MEDIUM, ValidList()),
+        strings("include", (), "Fields to keep; empty: all.", Importance.MEDIUM, ValidList()),
+        strings("renames", (), "New names of fields, as old:new.", Importance.MEDIUM, _rename_pairs),
         REPLACE_NULL_WITH_DEFAULT,
     )
 
@@ -145,13 +142,8 @@ class ValueToKey(Transformation):
     _fields: Sequence[str] = ()
 
     CONFIG_DEF = ConfigDef.of(
-        Setting(
-            "fields",
-            Type.LIST,
-            REQUIRED,
-            "Fields of the value for the new key.",
-            ValidList(may_be_empty=False),
-            Importance.HIGH,
+        strings(
+            "fields", REQUIRED, "Fields of the value for the new key.", Importance.HIGH, ValidList(may_be_empty=False)
         ),
         REPLACE_NULL_WITH_DEFAULT,
     )
@@ -177,9 +169,7 @@ class Flatten(FieldTransformation):
 
     _delimiter = "."
 
-    CONFIG_DEF = ConfigDef.of(
-        Setting("delimiter", Type.STRING, ".", "Delimiter between joined names.", importance=Importance.MEDIUM)
-    )
+    CONFIG_DEF = ConfigDef.of(text("delimiter", ".", "Delimiter between joined names.", Importance.MEDIUM))
 
     def configure(self, props: Props) -> None:
         self._delimiter = self.config_def().parse(props).string("delimiter")

@@ -11,7 +11,7 @@ from typing import Any, Final
 from connect.api.connector import Props
 from connect.api.convert import DataError, Transformation
 from connect.api.source import Schema, SourceRecord
-from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, Setting, Type, ValidList
+from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, Setting, ValidList, integer, strings, text
 from connect.core.config.validation import non_empty
 from connect.core.errors import ConfigError
 from connect.core.jackson import to_float32
@@ -47,7 +47,7 @@ _INSERTED: Final = ("topic", "partition", "offset", "timestamp", "static")
 
 
 def _inserted(key: str, doc: str) -> Setting:
-    return Setting(key, Type.STRING, None, doc, importance=Importance.MEDIUM)
+    return text(key, None, doc, Importance.MEDIUM)
 
 
 class InsertField(FieldTransformation):
@@ -133,8 +133,8 @@ class MaskField(FieldTransformation):
     _replacement: str | None = None
 
     CONFIG_DEF = ConfigDef.of(
-        Setting("fields", Type.LIST, REQUIRED, "Fields to mask.", ValidList(may_be_empty=False), Importance.HIGH),
-        Setting("replacement", Type.STRING, None, "Replaces numbers and strings, instead of 0 and empty.", non_empty),
+        strings("fields", REQUIRED, "Fields to mask.", Importance.HIGH, ValidList(may_be_empty=False)),
+        text("replacement", None, "Replaces numbers and strings, instead of 0 and empty.", check=non_empty),
         REPLACE_NULL_WITH_DEFAULT,
     )
 
@@ -191,8 +191,8 @@ class SetSchemaMetadata(FieldTransformation):
     _version: int | None = None
 
     CONFIG_DEF = ConfigDef.of(
-        Setting("schema.name", Type.STRING, None, "Schema name to set.", importance=Importance.HIGH),
-        Setting("schema.version", Type.INT, None, "Schema version to set.", importance=Importance.HIGH),
+        text("schema.name", None, "Schema name to set.", Importance.HIGH),
+        integer("schema.version", None, "Schema version to set.", Importance.HIGH),
         REPLACE_NULL_WITH_DEFAULT,
     )
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 from connect.api.connector import Props
 from connect.api.plugins import KAFKA_VERSION
 from connect.api.source import STRING, ExactlyOnceSupport, Fields, SourceConnector, SourceRecord, SourceTask
-from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, Setting, Type
+from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, integer, text
 from connect.core.config.validation import non_empty
 from connect.core.errors import PermanentError
 
@@ -29,17 +29,10 @@ FILENAME: Final = "filename"
 POSITION: Final = "position"
 
 _CONFIG: Final = ConfigDef.of(
-    Setting(
-        "file",
-        Type.STRING,
-        None,
-        "Source filename. If not specified, the standard input will be used",
-        importance=Importance.HIGH,
-    ),
-    Setting("topic", Type.STRING, REQUIRED, "The topic to publish data to", non_empty, Importance.HIGH),
-    Setting(
+    text("file", None, "Source filename. If not specified, the standard input will be used", Importance.HIGH),
+    text("topic", REQUIRED, "The topic to publish data to", Importance.HIGH, non_empty),
+    integer(
         "batch.size",
-        Type.INT,
         2000,
         "The maximum number of records the source task can read from the file each time it is polled",
     ),

@@ -20,11 +20,11 @@ from connect.core.config.config_def import (
     ConfigDef,
     Importance,
     OneOf,
-    Setting,
-    Type,
     ValidList,
     Value,
     invalid,
+    strings,
+    text,
 )
 from connect.core.config.java_regex import compile_java
 from connect.core.config.validation import non_empty, valid
@@ -48,14 +48,7 @@ class DropHeaders(Transformation):
     _names: frozenset[str] = frozenset()
 
     CONFIG_DEF = ConfigDef.of(
-        Setting(
-            "headers",
-            Type.LIST,
-            REQUIRED,
-            "Names of the headers to remove.",
-            ValidList(may_be_empty=False),
-            Importance.HIGH,
-        )
+        strings("headers", REQUIRED, "Names of the headers to remove.", Importance.HIGH, ValidList(may_be_empty=False))
     )
 
     def configure(self, props: Props) -> None:
@@ -73,15 +66,10 @@ class HeaderFrom(FieldTransformation):
     _moves = False
 
     CONFIG_DEF = ConfigDef.of(
-        Setting("fields", Type.LIST, REQUIRED, "Fields to copy or move.", non_empty_list, Importance.HIGH),
-        Setting("headers", Type.LIST, REQUIRED, "Headers, in the order of fields.", non_empty_list, Importance.HIGH),
-        Setting(
-            "operation",
-            Type.STRING,
-            REQUIRED,
-            "move removes the fields, copy keeps them.",
-            OneOf(("move", "copy")),
-            Importance.HIGH,
+        strings("fields", REQUIRED, "Fields to copy or move.", Importance.HIGH, non_empty_list),
+        strings("headers", REQUIRED, "Headers, in the order of fields.", Importance.HIGH, non_empty_list),
+        text(
+            "operation", REQUIRED, "move removes the fields, copy keeps them.", Importance.HIGH, OneOf(("move", "copy"))
         ),
         REPLACE_NULL_WITH_DEFAULT,
     )
@@ -128,8 +116,8 @@ class InsertHeader(Transformation):
     _header = Header("", None)
 
     CONFIG_DEF = ConfigDef.of(
-        Setting("header", Type.STRING, REQUIRED, "Name of the header.", _non_null, Importance.HIGH),
-        Setting("value.literal", Type.STRING, REQUIRED, "Value of the header.", _non_null, Importance.HIGH),
+        text("header", REQUIRED, "Name of the header.", Importance.HIGH, _non_null),
+        text("value.literal", REQUIRED, "Value of the header.", Importance.HIGH, _non_null),
     )
 
     def configure(self, props: Props) -> None:
@@ -151,14 +139,8 @@ class RegexRouter(Transformation):
     _replacement: Sequence[str | int] = ()
 
     CONFIG_DEF = ConfigDef.of(
-        Setting("regex", Type.STRING, REQUIRED, "Java regular expression for topics.", java_regex(), Importance.HIGH),
-        Setting(
-            "replacement",
-            Type.STRING,
-            REQUIRED,
-            "Replacement of the match; $1 is the first group.",
-            importance=Importance.HIGH,
-        ),
+        text("regex", REQUIRED, "Java regular expression for topics.", Importance.HIGH, java_regex()),
+        text("replacement", REQUIRED, "Replacement of the match; $1 is the first group.", Importance.HIGH),
     )
 
     def configure(self, props: Props) -> None:
@@ -223,19 +205,17 @@ class TimestampRouter(Transformation):
     _timestamp_format = SimpleDateFormat("")
 
     CONFIG_DEF = ConfigDef.of(
-        Setting(
+        text(
             "topic.format",
-            Type.STRING,
             "${topic}-${timestamp}",
             "Format of the new topic, with ${topic} and ${timestamp}.",
-            importance=Importance.HIGH,
+            Importance.HIGH,
         ),
-        Setting(
+        text(
             "timestamp.format",
-            Type.STRING,
             "yyyyMMdd",
             "Format of the timestamp, as in java.text.SimpleDateFormat.",
-            importance=Importance.HIGH,
+            Importance.HIGH,
         ),
     )
 
@@ -261,7 +241,7 @@ class HasHeaderKey(Predicate):
 
     _name = ""
 
-    CONFIG_DEF = ConfigDef.of(Setting("name", Type.STRING, REQUIRED, "Name of a header.", non_empty, Importance.MEDIUM))
+    CONFIG_DEF = ConfigDef.of(text("name", REQUIRED, "Name of a header.", Importance.MEDIUM, non_empty))
 
     def configure(self, props: Props) -> None:
         self._name = self.config_def().parse(props).string("name")
@@ -283,14 +263,7 @@ class TopicNameMatches(Predicate):
     _pattern = re.compile("")
 
     CONFIG_DEF = ConfigDef.of(
-        Setting(
-            "pattern",
-            Type.STRING,
-            REQUIRED,
-            "Java regular expression for topics.",
-            java_regex(required=True),
-            Importance.MEDIUM,
-        )
+        text("pattern", REQUIRED, "Java regular expression for topics.", Importance.MEDIUM, java_regex(required=True))
     )
 
     def configure(self, props: Props) -> None:

@@ -1,4 +1,4 @@
-"""JsonConverter, which reads and writes values as JSON with or without schemas.
+"""JsonConverter, which writes values as JSON with or without schemas.
 
 * The converter is Java's ``org.apache.kafka.connect.json.JsonConverter``.
 * Schemas are written as in ``JsonSchema``, without documentation and defaults.
@@ -8,8 +8,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
-import json
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -22,17 +20,7 @@ from connect.api.source import Schema
 from connect.core.config.config_def import ConfigDef, Importance, OneOf, Setting, Type, Width
 from connect.core.jackson import float32_text, json_text, string_text, to_float32
 from connect.plugins.converters import CONVERTER, ConverterOfBoth
-from connect.plugins.java_values import (
-    DATE,
-    DAY_MS,
-    DECIMAL_NAME,
-    TIME,
-    TIMESTAMP,
-    date_of,
-    inferred_type,
-    java_class,
-    logical_number,
-)
+from connect.plugins.java_values import DATE, DECIMAL_NAME, TIME, TIMESTAMP, inferred_type, java_class, logical_number
 
 #: Types by Connect's name and by the name in JSON.
 _TYPES: Final = {
@@ -43,7 +31,6 @@ _TYPES: Final = {
     "map": "map",
     "struct": "struct",
 }
-_FROM_JSON: Final = {json: connect for connect, json in _TYPES.items()}
 
 
 def schema_to_json(schema: Schema) -> dict[str, Any]:
@@ -76,67 +63,6 @@ def schema_to_json(schema: Schema) -> dict[str, Any]:
 def _optional(schema: Schema | None) -> dict[str, Any] | None:
     # A list of values without a common schema has no element schema.
     return None if schema is None else schema_to_json(schema)
-
-
-def schema_from_json(json: Any) -> Schema | None:
-    """Return the schema in a JSON object.
-
-    Raises:
-        DataError: The schema is invalid; Java's message.
-    """
-    if json is None:
-        return None
-    if not isinstance(json, Mapping) or not isinstance(json.get("type"), str):
-        raise DataError("Schema must contain 'type' field")
-    type_ = _FROM_JSON.get(json["type"])
-    if type_ is None:
-        raise DataError(f"Unknown schema type: {json['type']}")
-    name, version, optional = json.get("name"), json.get("version"), json.get("optional")
-    return Schema(
-        type_,
-        optional=optional is True,
-        name=name if isinstance(name, str) else None,
-        version=version if isinstance(version, int) and not isinstance(version, bool) else None,
-        parameters=_parameters(json.get("parameters")),
-        keys=_part(json, "keys", "Map schema did not specify the key type") if type_ == "map" else None,
-        values=_values(type_, json),
-        fields=_fields(json.get("fields")) if type_ == "struct" else (),
-    )
-
-
-def _values(type_: str, json: Mapping[str, Any]) -> Schema | None:
-    if type_ == "array":
-        return _part(json, "items", "Array schema did not specify the element type")
-    return _part(json, "values", "Map schema did not specify the value type") if type_ == "map" else None
-
-
-def _part(json: Mapping[str, Any], name: str, missing: str) -> Schema:
-    return _required(schema_from_json(json.get(name)), missing)
-
-
-def _required(schema: Schema | None, missing: str) -> Schema:
-    if schema is None:
-        raise DataError(missing)
-    return schema
-
-
-def _parameters(json: Any) -> tuple[tuple[str, str], ...]:
-    if not isinstance(json, Mapping):
-        return ()
-    if not all(isinstance(value, str) for value in json.values()):
-        raise DataError("Schema parameters must have string values.")
-    return tuple(json.items())
-
-
-def _fields(json: Any) -> tuple[tuple[str, Schema], ...]:
-    if not isinstance(json, list):
-        raise DataError('Struct schema\'s "fields" argument is not an array.')
-    fields = []
-    for each in json:
-        if not isinstance(each, Mapping) or not isinstance(each.get("field"), str):
-            raise DataError("Struct schema's field name not specified properly")
-        fields.append((each["field"], _required(schema_from_json(each), "Schema must contain 'type' field")))
-    return tuple(fields)
 
 
 #: Python converts no longer text to an integer, and a short text such as 1E+999999999 would fill the memory.
@@ -174,16 +100,6 @@ def bytes_of_decimal(schema: Schema, value: Decimal) -> bytes:
     return unscaled.to_bytes(size, "big", signed=True)
 
 
-def decimal_of_bytes(schema: Schema, data: bytes) -> Decimal:
-    """Decode the result of :func:`bytes_of_decimal` (``Decimal.toLogical``).
-
-    Raises:
-        DataError: The schema has no scale.
-    """
-    # Not with scaleb, because it rounds.
-    return Decimal(f"{int.from_bytes(data, 'big', signed=True)}E{-_scale(schema)}")
-
-
 def number_of_decimal(value: Decimal) -> str:
     """Format a decimal as a JSON number with its own scale: as in Java, the schema's scale is ignored.
 
@@ -206,13 +122,8 @@ def _no_number(value: Decimal) -> DataError:
     return DataError(f"{value} is not a decimal number")
 
 
-#: The unit of a date's stored number, in milliseconds.
-_UNITS_MS: Final = {DATE.name: DAY_MS, TIME.name: 1, TIMESTAMP.name: 1}
+_LOGICAL: Final = (DATE.name, TIME.name, TIMESTAMP.name, DECIMAL_NAME)
 _WHOLE: Final = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
-_NO_ENVELOPE: Final = (
-    'JsonConverter with schemas.enable requires "schema" and "payload" fields and may not contain additional fields. '
-    "If you are trying to deserialize plain JSON data, set schemas.enable=false in your converter configuration."
-)
 
 
 _CONFIG: Final = CONVERTER | ConfigDef.of(
@@ -242,7 +153,7 @@ _CONFIG: Final = CONVERTER | ConfigDef.of(
         "schema.content",
         Type.STRING,
         None,
-        "Schema of all deserialized values, which then contain none; needs schemas.enable, for sinks (KIP-1054).",
+        "Schema of the values that sinks read. No effect here, because there are no sinks.",
         importance=Importance.HIGH,
         group="Schemas",
         order=2,
@@ -280,7 +191,6 @@ class JsonConverter(ConverterOfBoth):
     def __init__(self) -> None:
         self._schemas = True
         self._numeric_decimals = False
-        self._read_schema: Schema | None = None
 
     CONFIG_DEF = _CONFIG
 
@@ -288,8 +198,6 @@ class JsonConverter(ConverterOfBoth):
         values = self.config_def().parse(props)
         self._schemas = values.boolean("schemas.enable")
         self._numeric_decimals = values.string("decimal.format").upper() == "NUMERIC"
-        content = values["schema.content"]
-        self._read_schema = _schema_content(content) if isinstance(content, str) and content else None
 
     def from_connect(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
         if schema is None and value is None:
@@ -306,24 +214,6 @@ class JsonConverter(ConverterOfBoth):
                 f"half of a surrogate pair at character {error.start}"
             ) from None
 
-    def to_connect(self, topic: str, data: bytes | None) -> tuple[Schema | None, Any]:
-        if data is None:
-            return None, None
-        try:
-            parsed = json.loads(data, parse_constant=_refuse_constant)
-        except (ValueError, RecursionError) as error:
-            raise DataError(
-                f"Converting byte[] to Kafka Connect data failed due to serialization error: {error}"
-            ) from error
-        if not self._schemas:
-            return None, parsed
-        if self._read_schema is not None:
-            return self._read_schema, _from_json(self._read_schema, parsed)
-        if not isinstance(parsed, dict) or set(parsed) != {"schema", "payload"}:
-            raise DataError(_NO_ENVELOPE)
-        schema = schema_from_json(parsed["schema"])
-        return schema, parsed["payload"] if schema is None else _from_json(schema, parsed["payload"])
-
     def _text(self, schema: Schema | None, value: Any) -> str:
         """Return ``value`` as JSON.
 
@@ -334,7 +224,7 @@ class JsonConverter(ConverterOfBoth):
             if schema is None or schema.optional:
                 return "null"
             raise DataError("Conversion error: null value for field that is required and has no default value")
-        if schema is not None and schema.name in (*_UNITS_MS, DECIMAL_NAME):
+        if schema is not None and schema.name in _LOGICAL:
             return self._logical(schema, value)
         type_ = inferred_type(value) if schema is None else schema.type
         if type_ is None:
@@ -396,66 +286,3 @@ def _is_within(type_: str, value: int) -> bool:
 
 def _out_of_range(type_: str, value: float) -> DataError:
     return DataError(f"Invalid value for {type_.upper()}: {value} is out of its range")
-
-
-def _schema_content(content: str) -> Schema | None:
-    try:
-        return schema_from_json(json.loads(content))
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"Failed to parse schema in converter config due to serialization error: {error}") from error
-
-
-def _from_json(schema: Schema, value: Any) -> Any:
-    """Convert a payload by its schema.
-
-    Raises:
-        DataError: The value is null although it is required, or is of another type.
-    """
-    if value is None:
-        if schema.optional:
-            return None
-        raise DataError(f"Invalid null value for required {schema.type.upper()} field")
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if schema.name in _UNITS_MS and whole:
-        return date_of(value * _UNITS_MS[schema.name])
-    if schema.name == DECIMAL_NAME and isinstance(value, str):
-        return decimal_of_bytes(schema, _from_base64(value))
-    match schema.type, value:
-        case "array", list() if schema.values is not None:
-            return [_from_json(schema.values, each) for each in value]
-        case "map", dict() if schema.values is not None:
-            return {name: _from_json(schema.values, each) for name, each in value.items()}
-        case "map", list() if schema.keys is not None and schema.values is not None:
-            return _from_pairs(schema.keys, schema.values, value)
-        case "struct", dict():
-            return {name: _from_json(each, value.get(name)) for name, each in schema.fields}
-        case "bytes", str():
-            return _from_base64(value)
-        case "float32" | "float64", int() | float() if not isinstance(value, bool):
-            return float(value)
-        case ("string", str()) | ("boolean", bool()):
-            return value
-        case type_, int() if whole and type_ in _WHOLE and _is_within(type_, value):
-            return value
-        case _:
-            raise DataError(f"Invalid type for {schema.type.upper()}: class {java_class(value)}")
-
-
-def _from_pairs(keys: Schema, values: Schema, pairs: list[Any]) -> dict[Any, Any]:
-    """Convert a map whose keys are not strings."""
-    if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
-        raise DataError("Found invalid map entry, expected a list of two")
-    if keys.type in ("array", "map", "struct"):
-        raise DataError(f"A map with keys of type {keys.type.upper()} is not supported")
-    return {_from_json(keys, key): _from_json(values, value) for key, value in pairs}
-
-
-def _from_base64(value: str) -> bytes:
-    try:
-        return base64.b64decode(value, validate=True)
-    except binascii.Error as error:
-        raise DataError(f"Invalid bytes field: {error}") from error
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")

@@ -12,19 +12,18 @@ from typing import Any, Final, TypeVar
 
 from connect.api.convert import DataError, Transformation
 from connect.api.source import Schema, SourceRecord
-from connect.core.config.config_def import Importance, Setting, Type, Value, invalid
+from connect.core.config.config_def import Importance, Value, flag, invalid
 from connect.core.config.java_regex import UnsupportedRegex, compile_java
 from connect.core.config.validation import Valid, valid
 from connect.core.errors import ConfigError
 from connect.plugins.java_values import java_class
 
 #: Has no effect, because schemas here have no defaults.
-REPLACE_NULL_WITH_DEFAULT: Final = Setting(
+REPLACE_NULL_WITH_DEFAULT: Final = flag(
     "replace.null.with.default",
-    Type.BOOLEAN,
     True,
     "Replace null by the schema's default. No effect here, because schemas have no defaults.",
-    importance=Importance.MEDIUM,
+    Importance.MEDIUM,
 )
 
 

@@ -23,7 +23,7 @@ from connect.core.herder.membership import held_by
 from connect.core.herder_api import WorkerInfo
 from connect.core.model import TargetState
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import Scope
+from connect.kafka.concurrency import Scope, wall_ms
 from connect.kafka.group_heartbeat import GroupMeters
 from connect.kafka.group_member import GroupMember
 from connect.kafka.group_protocol import GroupSettings
@@ -86,7 +86,7 @@ class DistributedWorker:
         engine: Engine | None = None,
     ) -> None:
         self.config = config
-        self.made_ms = _now_ms()
+        self.made_ms = wall_ms()
         #: The clock for rebalances, which is never adjusted.
         self.steady_ms = _steady_ms()
         self._name = name
@@ -100,8 +100,8 @@ class DistributedWorker:
         self._started = asyncio.Event()
         self._scope = Scope(name)
         self._closing = AsyncExitStack()
-        self._stages = Stages(_now_ms)
-        self._loggers = Loggers(_now_ms)
+        self._stages = Stages(wall_ms)
+        self._loggers = Loggers(wall_ms)
         self._cluster = self._opened("shared-admin")
         self._admin = Admin(_connection(config, "shared-admin"), cluster)
         self._closing.push_async_callback(self._admin.close)
@@ -131,7 +131,7 @@ class DistributedWorker:
         self._fence = ZombieFence(
             config.group_id, self.core, self._driver, self._configs, self._fencing_connection, self._is_source
         )
-        self.restarts = AutoRestarts(lambda: self.core.snapshot, self.statuses.log, _now_ms)
+        self.restarts = AutoRestarts(lambda: self.core.snapshot, self.statuses.log, wall_ms)
         effect_handler = EffectHandler(
             config,
             self.core,
@@ -143,7 +143,7 @@ class DistributedWorker:
             internal,
             self._loggers,
             worker_id=worker_id,
-            now_ms=_now_ms,
+            now_ms=wall_ms,
             changed=self._changed,
         )
         group = _group_settings(config, worker_id)
@@ -351,11 +351,7 @@ def _group_settings(config: WorkerConfig, worker_id: str) -> GroupSettings:
     )
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 def _steady_ms() -> Callable[[], int]:
     """Return a clock that starts at the present time and is never adjusted."""
-    ahead_ms = _now_ms() - time.monotonic_ns() // 1_000_000
+    ahead_ms = wall_ms() - time.monotonic_ns() // 1_000_000
     return lambda: ahead_ms + time.monotonic_ns() // 1_000_000

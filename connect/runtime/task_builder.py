@@ -14,7 +14,7 @@ from typing import Final
 
 from connect.api.plugins import PluginKind
 from connect.api.source import EngineTask, SourceConnector, SourceTask
-from connect.core.config.config_def import split_list
+from connect.api.transformations import named_steps
 from connect.core.config.connector_settings import uses_topic_creation
 from connect.core.config.properties import ConfigTransformer
 from connect.core.config.worker_config import ClientKind, WorkerConfig
@@ -74,22 +74,16 @@ def converter_parts(connector: Mapping[str, str], config: WorkerConfig, plugins:
 
 def steps(connector: Mapping[str, str], plugins: Plugins) -> Iterator[tuple[str, str, str, str]]:
     """Yield kind, alias, class and version of transforms and predicates. Raises PluginNotFound for an unknown class."""
-    seen: set[str] = set()
-    for alias in split_list(connector.get("transforms", "")):
-        prefix = f"transforms.{alias}."
-        yield "transform", alias, *_found(PluginKind.TRANSFORMATION, prefix, connector, plugins)
-        predicate = connector.get(f"{prefix}predicate")
-        if predicate is not None and predicate not in seen:
-            seen.add(predicate)
-            yield "predicate", predicate, *_found(PluginKind.PREDICATE, f"predicates.{predicate}.", connector, plugins)
-
-
-def _found(kind: PluginKind, prefix: str, connector: Mapping[str, str], plugins: Plugins) -> tuple[str, str]:
-    found = plugins.find((kind,), connector[f"{prefix}type"], connector.get(f"{prefix}plugin.version"))
-    return found.name, found.version
+    named = (each for step in named_steps(connector) for each in (step.transformation, step.predicate))
+    for prefix, each in {one.prefix: one for one in named if one is not None}.items():
+        kind, alias = prefix.removesuffix(".").split(".", 1)
+        found = plugins.find((_KINDS[kind],), each.name, each.version)
+        yield kind.removesuffix("s"), alias, found.name, found.version
 
 
 log = logging.getLogger(__name__)
+
+_KINDS: Final = {"transforms": PluginKind.TRANSFORMATION, "predicates": PluginKind.PREDICATE}
 
 #: Connectors and tasks created in one turn of the loop.
 _AT_ONCE: Final = 8
@@ -97,14 +91,19 @@ _AT_ONCE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """A task to create, with raw configs. ``before`` and ``after``: see :class:`ClaimChecks`."""
+    """A task to create, with raw configs.
+
+    Args:
+        task_count: The connector's number of tasks, which is checked against ``tasks.max``.
+        before, after: See :class:`ClaimChecks`; only under exactly-once.
+    """
 
     task: TaskId
     connector: Mapping[str, str]
     config: Mapping[str, str]
     task_count: int
-    before: Check | None
-    after: Check | None
+    before: Check | None = None
+    after: Check | None = None
 
 
 def _interrupted_by_stop(control: TaskControl, check: Check | None) -> Check | None:

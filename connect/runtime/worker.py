@@ -22,7 +22,7 @@ from connect.runtime.plugins.plugin_registry import Plugins
 from connect.runtime.task.connector_offsets import OffsetTopic
 from connect.runtime.task.offset_stores import OffsetStores
 from connect.runtime.task.source_task import TaskRunner
-from connect.runtime.task.task_control import Check, Starts, WorkerListener
+from connect.runtime.task.task_control import Starts, WorkerListener
 from connect.runtime.task_builder import TaskBuilder, TaskSpec, check_task_count
 
 log = logging.getLogger(__name__)
@@ -84,39 +84,18 @@ class Worker:
         self.connectors[name] = runner
         self._running[name] = runner.begin()
 
-    def start_task(
-        self,
-        task: TaskId,
-        connector_props: Mapping[str, str],
-        task_props: Mapping[str, str],
-        target: TargetState,
-        *,
-        task_count: int,
-        before: Check | None = None,
-        after: Check | None = None,
-    ) -> None:
-        """Start a task that is not here; both configs are raw. Never blocks: a failure is reported as FAILED.
+    def start_task(self, spec: TaskSpec, target: TargetState) -> None:
+        """Start a task that is not here. Never blocks: a failure is reported as FAILED."""
+        assert spec.task not in self.tasks, spec.task
+        make = partial(self._task_builder.task, spec)
+        runner = TaskRunner(spec.task, make, target, self._listener, self.task_starts)
+        self.tasks[spec.task] = runner
+        self._running[spec.task] = runner.begin()
 
-        ``task_count`` is the connector's number of tasks (checked against ``tasks.max``). Under exactly-once ``before``
-        is awaited first (zombie fencing), and ``after`` once the task's transactional id is claimed (is the task still
-        ours?); what they raise fails the task.
-        """
-        assert task not in self.tasks, task
-        order = TaskSpec(task, connector_props, task_props, task_count, before, after)
-        runner = TaskRunner(task, partial(self._task_builder.task, order), target, self._listener, self.task_starts)
-        self.tasks[task] = runner
-        self._running[task] = runner.begin()
-
-    def reconfigure_task(
-        self, task: TaskId, connector_props: Mapping[str, str], task_props: Mapping[str, str], *, task_count: int
-    ) -> bool:
-        """Offer a running task its new config; both configs are raw. Return False if it has to be restarted."""
-        runner = self.tasks.get(task)
-        if runner is None:
-            return False
-        return runner.reconfigure(
-            partial(self._task_builder.task_props, TaskSpec(task, connector_props, task_props, task_count, None, None))
-        )
+    def reconfigure_task(self, spec: TaskSpec) -> bool:
+        """Offer a running task its new config. Return False if it has to be restarted."""
+        runner = self.tasks.get(spec.task)
+        return runner is not None and runner.reconfigure(partial(self._task_builder.task_props, spec))
 
     def set_target(self, name: str, target: TargetState) -> None:
         """Set the target state of a connector and its tasks, as far as they are here; does not wait."""

@@ -11,17 +11,17 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Final
 
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
 
-from connect.core.metrics import Families, Family, Rows, Windowed, new_family
+from connect.core.metrics import Families, Family, Rows, Windowed, new_family, over
 from connect.core.model import State
 from connect.kafka.concurrency import in_turns
 from connect.kafka.group_heartbeat import GroupMeters
 from connect.runtime.distributed_worker import DistributedWorker
-from connect.runtime.task.task_control import Known, Starts, TaskCounters
-from connect.runtime.worker import Worker
+from connect.runtime.task.task_control import Known, TaskCounters
 
 PREFIX: Final = "kafka_connect_"
 _CONNECTOR_PARTS: Final = ("connector-class", "connector-type", "connector-version")
@@ -41,34 +41,34 @@ _TASK: Final[Mapping[str, Rows[TaskCounters]]] = {
         (
             "source_record_poll_rate",
             "Records polled per second, over the last minute.",
-            lambda of, now: of.poll_records.rate(now),
+            over("poll_records", Windowed.rate),
         ),
         ("source_record_write_total", "Records that the task has written to Kafka.", lambda of, _: of.written),
         (
             "source_record_write_rate",
             "Records written per second, over the last minute.",
-            lambda of, now: of.written_records.rate(now),
+            over("written_records", Windowed.rate),
         ),
         ("source_record_active_count", "Records that are polled and not yet written.", lambda of, _: of.active),
         (
             "source_record_active_count_max",
             "Most records that were in flight in the last minute.",
-            lambda of, now: of.active_records.most(now),
+            over("active_records", Windowed.most),
         ),
         (
             "source_record_active_count_avg",
             "Mean number of records in flight in the last minute.",
-            lambda of, now: of.active_records.mean(now),
+            over("active_records", Windowed.mean),
         ),
         (
             "poll_batch_max_time_ms",
             "Longest time in ms that a poll took in the last minute.",
-            lambda of, now: of.poll_ms.most(now),
+            over("poll_ms", Windowed.most),
         ),
         (
             "poll_batch_avg_time_ms",
             "Mean time in ms that a poll took in the last minute.",
-            lambda of, now: of.poll_ms.mean(now),
+            over("poll_ms", Windowed.mean),
         ),
     ),
     "connector_task_metrics": (
@@ -82,35 +82,31 @@ _TASK: Final[Mapping[str, Rows[TaskCounters]]] = {
             "Share of its time that the task was PAUSED.",
             lambda of, now: of.states.ratio(State.PAUSED, now),
         ),
-        (
-            "batch_size_max",
-            "Records in the largest batch of the last minute.",
-            lambda of, now: of.batch_records.most(now),
-        ),
+        ("batch_size_max", "Records in the largest batch of the last minute.", over("batch_records", Windowed.most)),
         (
             "batch_size_avg",
             "Mean number of records in a batch of the last minute.",
-            lambda of, now: of.batch_records.mean(now),
+            over("batch_records", Windowed.mean),
         ),
         (
             "offset_commit_max_time_ms",
             "Longest time in ms that a commit of offsets took in the last minute.",
-            lambda of, now: of.commit_ms.most(now),
+            over("commit_ms", Windowed.most),
         ),
         (
             "offset_commit_avg_time_ms",
             "Mean time in ms that a commit of offsets took in the last minute.",
-            lambda of, now: of.commit_ms.mean(now),
+            over("commit_ms", Windowed.mean),
         ),
         (
             "offset_commit_success_percentage",
             "Share of the last minute's commits of offsets that succeeded.",
-            lambda of, now: of.commits_well.share(now),
+            over("commits_well", Windowed.share),
         ),
         (
             "offset_commit_failure_percentage",
             "Share of the last minute's commits of offsets that failed.",
-            lambda of, now: complement(of.commits_well, now),
+            over("commits_well", Windowed.lack),
         ),
     ),
     "task_error_metrics": (
@@ -141,87 +137,56 @@ _TRANSACTIONS: Final[Rows[TaskCounters]] = (
     (
         "size_min",
         "Records in the smallest transaction of the last minute.",
-        lambda of, now: of.transaction_records.least(now),
+        over("transaction_records", Windowed.least),
     ),
-    (
-        "size_max",
-        "Records in the largest transaction of the last minute.",
-        lambda of, now: of.transaction_records.most(now),
-    ),
+    ("size_max", "Records in the largest transaction of the last minute.", over("transaction_records", Windowed.most)),
     (
         "size_avg",
         "Mean number of records in a transaction of the last minute.",
-        lambda of, now: of.transaction_records.mean(now),
+        over("transaction_records", Windowed.mean),
     ),
 )
+
+
+_STATE_WORDS: Final = {
+    **{state: state.value for state in (State.RUNNING, State.PAUSED, State.FAILED, State.UNASSIGNED)},
+    State.DESTROYED: "deleted",
+    State.RESTARTING: "restarting",
+}
+
+
+def _in_state(state: State) -> Callable[[Counter[State], int], int]:
+    return lambda states, _: states[state]
 
 
 #: A connector's tasks on this worker, by state.
 _COUNTED: Final[Rows[Counter[State]]] = (
     ("total_task_count", "Tasks of the connector that are on this worker.", lambda states, _: states.total()),
-    (
-        "running_task_count",
-        "Tasks of the connector on this worker that are RUNNING.",
-        lambda states, _: states[State.RUNNING],
-    ),
-    (
-        "paused_task_count",
-        "Tasks of the connector on this worker that are PAUSED.",
-        lambda states, _: states[State.PAUSED],
-    ),
-    (
-        "failed_task_count",
-        "Tasks of the connector on this worker that are FAILED.",
-        lambda states, _: states[State.FAILED],
-    ),
-    (
-        "unassigned_task_count",
-        "Tasks of the connector on this worker that are UNASSIGNED.",
-        lambda states, _: states[State.UNASSIGNED],
-    ),
-    (
-        "destroyed_task_count",
-        "Tasks of the connector on this worker that are deleted.",
-        lambda states, _: states[State.DESTROYED],
-    ),
-    (
-        "restarting_task_count",
-        "Tasks of the connector on this worker that are restarting.",
-        lambda states, _: states[State.RESTARTING],
+    *(
+        (f"{state.lower()}_task_count", f"Tasks of the connector on this worker that are {words}.", _in_state(state))
+        for state, words in _STATE_WORDS.items()
     ),
 )
 
 
-def complement(well: Windowed, now_ms: int) -> float:
-    """Return the share of failures, 0 if nothing was recorded."""
-    mean = well.mean(now_ms)
-    return 0.0 if math.isnan(mean) else 1 - mean
-
-
-async def work_metrics(workers: Sequence[tuple[str, Worker]], now_ms: int) -> list[Metric]:
-    """Return the metrics of workers, given with the names of their groups: a series per connector and task.
-
-    Other work on the loop gets turns in between, because a task takes about 40 us."""
-    return [*await _of_connectors(workers, now_ms), *await _of_tasks(workers, now_ms)]
-
-
-async def _of_connectors(workers: Sequence[tuple[str, Worker]], now_ms: int) -> list[Metric]:
+async def _of_connectors(workers: Sequence[DistributedWorker], now_ms: int) -> list[Metric]:
     status = _family("connector_metrics_status", "Always 1; the label has the state.", _OF_CONNECTOR, "status")
     parts = _part_families("connector_metrics", _CONNECTOR_PARTS, _OF_CONNECTOR)
     counted = Families(f"{PREFIX}connect_worker_metrics_connector_", _OF_CONNECTOR, _COUNTED)
-    for group, worker in workers:
-        async for name, connector in in_turns(list(worker.connectors.items())):
+    for worker in workers:
+        group = worker.config.group_id
+        async for name, connector in in_turns(list(worker.worker.connectors.items())):
             status.add_metric((group, name, connector.state.lower()), 1)
             _add_parts(parts, _CONNECTOR_PARTS, (group, name), connector.known)
         states: dict[str, Counter[State]] = {}
-        for task, runner in list(worker.tasks.items()):
+        for task, runner in list(worker.worker.tasks.items()):
             states.setdefault(task.connector, Counter())[runner.state] += 1
         for name, counts in states.items():
             counted.add((group, name), counts, now_ms)
     return [status, *parts, *counted]
 
 
-async def _of_tasks(workers: Sequence[tuple[str, Worker]], now_ms: int) -> list[Metric]:
+async def _of_tasks(workers: Sequence[DistributedWorker], now_ms: int) -> list[Metric]:
     status = _family("connector_task_metrics_status", "Always 1; the label has the state.", _OF_TASK, "status")
     parts = _part_families("connector_task_metrics", _TASK_PARTS, _OF_TASK)
     gauges = [Families(f"{PREFIX}{domain}_", _OF_TASK, rows) for domain, rows in _TASK.items()]
@@ -230,9 +195,9 @@ async def _of_tasks(workers: Sequence[tuple[str, Worker]], now_ms: int) -> list[
         kind: _part_families(f"connector_{kind}_metrics", (f"{kind}-class", f"{kind}-version"), (*_OF_TASK, kind))
         for kind in ("transform", "predicate")
     }
-    for group, worker in workers:
-        async for task, runner in in_turns(list(worker.tasks.items())):
-            labels = (group, task.connector, str(task.task))
+    for worker in workers:
+        async for task, runner in in_turns(list(worker.worker.tasks.items())):
+            labels = (worker.config.group_id, task.connector, str(task.task))
             counters = runner.counters
             status.add_metric((*labels, runner.state.lower()), 1)
             _add_parts(parts, _TASK_PARTS, labels, runner.known)
@@ -267,27 +232,21 @@ def _add_parts(families: Iterable[Family], parts: Iterable[str], labels: tuple[s
             family.add_metric((*labels, known.parts[part]), 1)
 
 
-def _starts(kind: str, of: Callable[[Worker], Starts]) -> Rows[DistributedWorker]:
+def _starts(kind: str) -> Rows[DistributedWorker]:
     """Return the metrics of the starts of one kind of work."""
-    prefix = f"{kind}_startup"
+    prefix, starts = f"{kind}_startup", f"worker.{kind}_starts"
+    succeeded, failed, well = attrgetter(f"{starts}.succeeded"), attrgetter(f"{starts}.failed"), f"{starts}.well"
+    share = "Share of the last minute's starts that"
     return (
         (
             f"{prefix}_attempts_total",
             f"{kind.capitalize()}s started on this worker.",
-            lambda one, _: of(one.worker).succeeded + of(one.worker).failed,
+            lambda one, _: succeeded(one) + failed(one),
         ),
-        (f"{prefix}_success_total", "Starts on this worker that succeeded.", lambda one, _: of(one.worker).succeeded),
-        (
-            f"{prefix}_success_percentage",
-            "Share of the last minute's starts that succeeded.",
-            lambda one, now_ms: of(one.worker).well.share(now_ms),
-        ),
-        (f"{prefix}_failure_total", "Starts on this worker that failed.", lambda one, _: of(one.worker).failed),
-        (
-            f"{prefix}_failure_percentage",
-            "Share of the last minute's starts that failed.",
-            lambda one, now_ms: complement(of(one.worker).well, now_ms),
-        ),
+        (f"{prefix}_success_total", "Starts on this worker that succeeded.", lambda one, _: succeeded(one)),
+        (f"{prefix}_success_percentage", f"{share} succeeded.", over(well, Windowed.share)),
+        (f"{prefix}_failure_total", "Starts on this worker that failed.", lambda one, _: failed(one)),
+        (f"{prefix}_failure_percentage", f"{share} failed.", over(well, Windowed.lack)),
     )
 
 
@@ -297,8 +256,8 @@ _WORKER: Final[Mapping[str, Rows[DistributedWorker]]] = {
     "connect_worker_metrics": (
         ("connector_count", "Connectors that run on this worker.", lambda one, _: len(one.worker.connectors)),
         ("task_count", "Tasks that run on this worker.", lambda one, _: len(one.worker.tasks)),
-        *_starts("connector", lambda worker: worker.connector_starts),
-        *_starts("task", lambda worker: worker.task_starts),
+        *_starts("connector"),
+        *_starts("task"),
     ),
     "connect_worker_rebalance_metrics": (
         (
@@ -346,41 +305,25 @@ _GROUP: Final[Rows[GroupMeters]] = (
     (
         "heartbeat_response_time_max",
         "Longest time in ms until the coordinator answered a heartbeat.",
-        lambda of, now_ms: of.heartbeat_ms.most(now_ms),
+        over("heartbeat_ms", Windowed.most),
     ),
-    (
-        "heartbeat_rate",
-        "Heartbeats per second, over the last minute.",
-        lambda of, now_ms: of.heartbeat_ms.frequency(now_ms),
-    ),
+    ("heartbeat_rate", "Heartbeats per second, over the last minute.", over("heartbeat_ms", Windowed.frequency)),
     ("heartbeat_total", "Heartbeats that the coordinator has answered.", lambda of, _: of.heartbeat_ms.recorded),
     (
         "last_heartbeat_seconds_ago",
         "Seconds since the last heartbeat was sent; -1 if none was.",
         lambda of, now: _ago(of.heartbeat_sent_ms, now),
     ),
-    ("join_time_avg", "Mean time in ms to join the group.", lambda of, now_ms: of.join_ms.mean(now_ms)),
-    ("join_time_max", "Longest time in ms to join the group.", lambda of, now_ms: of.join_ms.most(now_ms)),
-    (
-        "join_rate",
-        "Joins of the group per second, over the last minute.",
-        lambda of, now_ms: of.join_ms.frequency(now_ms),
-    ),
+    ("join_time_avg", "Mean time in ms to join the group.", over("join_ms", Windowed.mean)),
+    ("join_time_max", "Longest time in ms to join the group.", over("join_ms", Windowed.most)),
+    ("join_rate", "Joins of the group per second, over the last minute.", over("join_ms", Windowed.frequency)),
     ("join_total", "Joins of the group since the start.", lambda of, _: of.join_ms.recorded),
-    ("sync_time_avg", "Mean time in ms to sync with the group.", lambda of, now_ms: of.sync_ms.mean(now_ms)),
-    ("sync_time_max", "Longest time in ms to sync with the group.", lambda of, now_ms: of.sync_ms.most(now_ms)),
-    (
-        "sync_rate",
-        "Syncs with the group per second, over the last minute.",
-        lambda of, now_ms: of.sync_ms.frequency(now_ms),
-    ),
+    ("sync_time_avg", "Mean time in ms to sync with the group.", over("sync_ms", Windowed.mean)),
+    ("sync_time_max", "Longest time in ms to sync with the group.", over("sync_ms", Windowed.most)),
+    ("sync_rate", "Syncs with the group per second, over the last minute.", over("sync_ms", Windowed.frequency)),
     ("sync_total", "Syncs with the group since the start.", lambda of, _: of.sync_ms.recorded),
-    ("rebalance_latency_avg", "Mean time in ms that a rebalance took.", lambda of, now_ms: of.rounds_ms.mean(now_ms)),
-    (
-        "rebalance_latency_max",
-        "Longest time in ms that a rebalance took.",
-        lambda of, now_ms: of.rounds_ms.most(now_ms),
-    ),
+    ("rebalance_latency_avg", "Mean time in ms that a rebalance took.", over("rounds_ms", Windowed.mean)),
+    ("rebalance_latency_max", "Longest time in ms that a rebalance took.", over("rounds_ms", Windowed.most)),
     ("rebalance_latency_total", "Time in ms that all rebalances took together.", lambda of, _: of.rounds_ms.total),
     (
         "rebalance_rate_per_hour",
@@ -411,14 +354,16 @@ _LABELS: Final = ("group",)
 
 
 async def worker_metrics(workers: Sequence[DistributedWorker], now_ms: int) -> list[Metric]:
-    """Return the metrics of all workers of this process."""
-    of_work = await work_metrics([(worker.config.group_id, worker.worker) for worker in workers], now_ms)
+    """Return the metrics of all workers of this process: of each also a series per connector and task.
+
+    Other work on the loop gets turns in between, because a task takes about 40 us."""
     return [
         *_of_workers(workers, now_ms),
         *_of_groups(workers, now_ms),
         *_of_restarts(workers),
         *_of_audits(workers),
-        *of_work,
+        *await _of_connectors(workers, now_ms),
+        *await _of_tasks(workers, now_ms),
     ]
 
 

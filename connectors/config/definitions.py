@@ -17,6 +17,8 @@ from connect.core.config.config_def import (
     Type,
     ValidList,
 )
+from connect.core.config.config_def import class_name as _class
+from connect.core.config.config_def import flag as _boolean
 from connect.core.config.config_def import long as _long
 from connect.core.config.config_def import text as _text
 from connect.core.config.connector_settings import CONNECTOR
@@ -40,10 +42,6 @@ _MIRROR: Final = "org.apache.kafka.connect.mirror."
 _HIGH, _MEDIUM = Importance.HIGH, Importance.MEDIUM
 
 
-def _boolean(name: str, default: bool, doc: str) -> Setting:
-    return Setting(name, Type.BOOLEAN, default, doc)
-
-
 def _choice(name: str, of: type[StrEnum], doc: str, removed: Mapping[str, str] | None = None) -> Setting:
     """Declare a setting whose default is the first value."""
     values = tuple(of)
@@ -53,10 +51,6 @@ def _choice(name: str, of: type[StrEnum], doc: str, removed: Mapping[str, str] |
 
 def _patterns(name: str, default: str, doc: str) -> Setting:
     return Setting(name, Type.LIST, tuple(default.split(", ")), doc, ValidList(), _HIGH)
-
-
-def _class(name: str, default: str | None, doc: str) -> Setting:
-    return Setting(name, Type.CLASS, default, doc)
 
 
 def _factor(name: str, doc: str) -> Setting:
@@ -134,8 +128,10 @@ OWN: Final = ConfigDef.of(
         "Names of topics that no rule matches: prefix adds the alias, keep leaves them unchanged.",
         check=OneOf(("prefix", "keep")),
     ),
-    _long("lease.ms", 5000, "How long a slice keeps writing without contact to its worker.", AtLeast(1000, 600_000)),
-    _long("copy.epoch.ms", 3_600_000, "Length of one Spark job of the copy.", AtLeast(1000, 86_400_000)),
+    _long(
+        "lease.ms", 5000, "How long a slice keeps writing without contact to its worker.", check=AtLeast(1000, 600_000)
+    ),
+    _long("copy.epoch.ms", 3_600_000, "Length of one Spark job of the copy.", check=AtLeast(1000, 86_400_000)),
     _choice("on.source.gap", OnSourceGap, "What to do if the source has lost records, copied already or not."),
     _choice(
         "on.topic.recreated",
@@ -169,13 +165,13 @@ OWN: Final = ConfigDef.of(
         "lag.interval.ms",
         10_000,
         "How often to read the source's end offsets, sizes and ages, for lag metrics. 0: never.",
-        AtLeast(0, 86_400_000),
+        check=AtLeast(0, 86_400_000),
     ),
     _long(
         "refresh.look.interval.ms",
         5000,
         "How often to check the source for changed topics and configurations between refreshes. 0: never.",
-        AtLeast(0, 86_400_000),
+        check=AtLeast(0, 86_400_000),
     ),
     _text(
         "topic.deletion.policy",
@@ -187,7 +183,7 @@ OWN: Final = ConfigDef.of(
         "topic.deletion.delay.ms",
         7 * 86_400_000,
         "How long a source topic must have been deleted before delete-after deletes its remote topic.",
-        AtLeast(0),
+        check=AtLeast(0),
     ),
     _text("link.advertised.address", "", "Host or host:port where Spark tasks reach the link; empty: the listener's."),
     Setting(

@@ -26,6 +26,7 @@ from connect.kafka.log.transactions import init_producer_id
 from connect.kafka.security.connection_settings import connection_settings
 from connect.runtime.task.connector_offsets import OffsetTopic
 from connect.runtime.task.record_delivery import ProducerFenced
+from connect.runtime.task_builder import TaskSpec
 from connect.runtime.worker import Worker
 from tests.kit.brokers import KafkaCluster
 from tests.kit.members import until
@@ -122,7 +123,7 @@ class Stage:
 
     def start(self, to: int, target: TargetState = STARTED, **checks: Any) -> None:
         props = {"topic": self.topic, "to": str(to)}
-        self.worker.start_task(self.task, self.props, props, target, task_count=1, **checks)
+        self.worker.start_task(TaskSpec(self.task, self.props, props, 1, **checks), target)
 
     async def stop(self) -> None:
         await self.worker.stop_work([self.name], [self.task])

@@ -61,7 +61,7 @@ def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
         ConfigError: The file or a setting in it is wrong.
     """
     parsed = parse_arguments(program, arguments)
-    configure_logging(parsed.log_level, form=parsed.log_format)
+    configure_logging(parsed.log_level, parsed.log_format)
     configure_tracing(program)
     from connect.api.plugins import config_providers
     from connect.core.config.properties import load_properties

@@ -109,8 +109,7 @@ def main() -> NoReturn:
 def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
     """Run the command under any name and return the exit code."""
     parsed = parse_arguments(program, arguments)
-    configure_logging(parsed.log_level, form=parsed.log_format)
-    configure_tracing(program)
+    configure_logging(parsed.log_level, parsed.log_format)
     return mirror(program, parsed.file, parsed.clusters)
 
 
@@ -122,6 +121,7 @@ def mirror(program: str, file: Path, clusters: Sequence[str]) -> int:
     """
     from connectors.config.mm2_properties import load, mirrored
 
+    configure_tracing(program)
     config = load(file)
     flows = config.flows_to_run(clusters)
     if not mirrored(flows):

@@ -234,7 +234,7 @@ def main() -> NoReturn:
 def run_with_arguments(arguments: Sequence[str]) -> int:
     """Run the command and return the exit code. Raises HeliographError."""
     parsed = parse_arguments(arguments)
-    configure_logging(parsed.log_level, form=parsed.log_format)
+    configure_logging(parsed.log_level, parsed.log_format)
     for sentence in without_effect(parsed):
         logger.warning("%s", sentence)
     settings = _settings(parsed)

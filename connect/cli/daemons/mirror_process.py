@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from connect.cli.daemons.flow_worker import FlowWorker, check_flow, worker_config
 from connect.cli.rates import ENDED
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
-from connect.kafka.concurrency import Pauses, Scope, is_set_within, together
+from connect.kafka.concurrency import Pauses, Scope, is_set_within, together, wall_ms
 from connect.kafka.threads import LeaseThread
 from connect.runtime.event_loop_monitor import LoopWatch, collect_rarely
 from connect.runtime.herder.driver import WorkerFailed
@@ -124,7 +123,7 @@ class MirrorMaker:
 
     def progress(self) -> list[FlowProgress]:
         """Return the progress of every enabled flow."""
-        now_ms = int(time.time() * 1000)
+        now_ms = wall_ms()
         return [
             replace(found, state=ENDED) if worker in self._ended else found
             for worker, found in ((worker, worker.progress(now_ms)) for worker in self._mirrors)

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import javaproperties
 
-from connect.cli.console import (
-    EXIT_NOT_STARTED,
-    EXIT_OK,
-    add_general_options,
-    configure_logging,
-    describe,
-    imported,
-    stop_signals,
-)
+from connect.cli.console import EXIT_NOT_STARTED, EXIT_OK, describe, imported, stop_signals
 from connect.cli.daemons.connect_distributed import EXIT_WITHIN_S
-from connect.cli.daemons.connect_mirror_maker import START_DELAYS_S, NotStarted, Parser, log_summaries, unreadable
+from connect.cli.daemons.connect_mirror_maker import START_DELAYS_S, NotStarted, log_summaries
 from connect.cli.tables import printable, show_json
 from connect.core.config.properties import MAX_FILE_BYTES
 from connect.core.config.security_settings import HIDDEN, is_secret
@@ -219,75 +211,49 @@ _PARAMETER: Final = re.compile(r"config\.providers\.(?!strimzi)[^.]+\.param\.")
 _USER_INFO: Final = re.compile(r"(https?://)[^/@\s]+@")
 #: Their names in REST.
 _STATES: Final = {TargetState.STARTED: "RUNNING", TargetState.PAUSED: "PAUSED", TargetState.STOPPED: "STOPPED"}
-_FLAGS: Final = ("-f", "--file")
-_EXAMPLE: Final = """\
-examples:
-  heliograph mirror -f kafkamirrormaker2.yaml --secrets /run/secrets
-  heliograph mirror -f kafkamirrormaker2.yaml --set listeners=http://localhost:8084 --set spark.master='local[4]'
-  kubectl get kafkamirrormaker2 my-mirror -o yaml | heliograph mirror -f - --print
-
-See docs/strimzi.md for the supported fields and replacements of the others."""
 
 
-def parser_of(program: str) -> Parser:
-    """Build the parser."""
-    parser = Parser(
-        prog=program,
-        description="Run a Strimzi KafkaMirrorMaker2 resource as a worker of the Connect group on its target.",
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(*_FLAGS, required=True, metavar="FILE", help="The resource in YAML; - for standard input.")
-    parser.add_argument("--name", metavar="NAME", help="The resource's name, if the file has several.")
-    parser.add_argument("--secrets", type=Path, metavar="DIR", help="Secrets, mounted as DIR/NAME/KEY.")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="Set or override a worker setting."
-    )
-    parser.add_argument("--print", action="store_true", help="Print the resulting files, and start nothing.")
-    parser.add_argument("--json", action="store_true", help="With --print: print JSON.")
-    add_general_options(parser)
-    return parser
+@dataclass(frozen=True, slots=True)
+class ResourceArguments:
+    """The command line. ``file`` may be ``-``, ``settings`` are ``KEY=VALUE``; ``prints`` starts nothing."""
+
+    file: str
+    name: str | None = None
+    secrets: Path | None = None
+    settings: Sequence[str] = ()
+    prints: bool = False
+    as_json: bool = False
 
 
-def parse_arguments(program: str, arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments. Raises SystemExit: 255 for wrong arguments, 0 after the help."""
-    parser = parser_of(program)
-    found = parser.parse_args(arguments)
-    for given in found.set:
-        if given.find("=") < 1:
-            parser.error(f"argument --set: '{given}' is not KEY=VALUE")
-    if found.json and not found.print:
-        parser.error("argument --json: needs --print")
-    if problem := None if found.file == _STDIN else unreadable(Path(found.file)):
-        parser.error(f"argument -f: {problem}")
-    return found
-
-
-def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
+def run_resource(program: str, arguments: ResourceArguments) -> int:
     """Run the command and return the exit code.
 
     Raises:
-        ConfigError: The file, a field, a secret or a setting is missing or wrong.
+        ConfigError: The file, a field, a secret, a setting or an argument is missing or wrong.
+        OSError: The file cannot be read.
     """
-    parsed = parse_arguments(program, arguments)
-    configure_logging(parsed.log_level, form=parsed.log_format)
-    translation = translated(parsed)
-    if parsed.print:
-        (show_json if parsed.json else print)((as_json if parsed.json else as_files)(translation))
+    for given in arguments.settings:
+        if given.find("=") < 1:
+            raise ConfigError(f"'{given}' is not KEY=VALUE", "--set")
+    if arguments.as_json and not arguments.prints:
+        raise ConfigError("--json needs --print", "--json")
+    translation = translated(arguments)
+    if arguments.prints:
+        (show_json if arguments.as_json else print)((as_json if arguments.as_json else as_files)(translation))
         return EXIT_OK
     for notice in translation.notices:
-        log.warning("%s:%d: %s: %s", parsed.file, notice.line, notice.path, notice.text)
+        log.warning("%s:%d: %s: %s", arguments.file, notice.line, notice.path, notice.text)
     for name, node in translation.variables:
         if name not in os.environ:
             log.warning(
                 "%s:%d: %s: environment variable %s is not set, so the reference to it is not resolved, as in Java",
-                *(parsed.file, node.line, node.path, name),
+                *(arguments.file, node.line, node.path, name),
             )
-    _refuse_missing(translation, parsed)
+    _refuse_missing(translation, arguments)
     return _run(program, translation)
 
 
-def translated(arguments: argparse.Namespace) -> TranslatedResource:
+def translated(arguments: ResourceArguments) -> TranslatedResource:
     """Translate the resource, with the settings of the arguments. Raises ConfigError."""
     name = "standard input" if arguments.file == _STDIN else arguments.file
     documents = read_documents(_text(arguments.file, name), name)
@@ -296,7 +262,7 @@ def translated(arguments: argparse.Namespace) -> TranslatedResource:
         raise ConfigError(f"{folder} is not a folder", "--secrets")
     keys = {} if folder is None else keys_in(folder)
     found = translate(chosen(documents, arguments.name, name), None if folder is None else str(folder.resolve()), keys)
-    return found.with_settings(dict(each.split("=", 1) for each in arguments.set))
+    return found.with_settings(dict(each.split("=", 1) for each in arguments.settings))
 
 
 def as_json(found: TranslatedResource) -> dict[str, Any]:
@@ -365,7 +331,7 @@ def _text(file: str, name: str) -> str:
         raise ConfigError("is not UTF-8", file=name) from None
 
 
-def _refuse_missing(found: TranslatedResource, arguments: argparse.Namespace) -> None:
+def _refuse_missing(found: TranslatedResource, arguments: ResourceArguments) -> None:
     if not found.missing:
         return
     first, more = found.missing[0], len(found.missing) - 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -25,6 +24,7 @@ from connect.core.config.rest_settings import HTTPS_PREFIX, REST_INTERNAL, check
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.config_topic import ConfigLog
 from connect.core.errors import ConfigError
+from connect.kafka.concurrency import wall_ms
 from connect.kafka.security.connection_settings import open_stores
 from connect.kafka.security.tls_stores import certificate_ends, tls_settings
 from connect.kafka.threads import LeaseThread
@@ -60,7 +60,7 @@ class ProcessMetrics:
 
     async def __call__(self) -> bytes:
         async with self._asked:
-            now_ms, pairs = time.time_ns() // 1_000_000, self._workers()
+            now_ms, pairs = wall_ms(), self._workers()
             registry = CollectorRegistry(auto_describe=False)
             found = [
                 *await worker_metrics([worker for worker, _ in pairs], now_ms),
@@ -79,23 +79,14 @@ class ProcessMetrics:
             return await asyncio.to_thread(_text_of, registry, found)
 
     def _of_loop(self) -> Iterator[Metric]:
-        yield CounterMetricFamily(
-            "heliograph_loop_stalls", "How often the event loop stalled for over a second.", self._watch.stalls
-        )
-        yield CounterMetricFamily(
-            "heliograph_loop_stalled_seconds", "Total duration of stalls that have ended.", self._watch.stalled_s
-        )
-        leases = self._watch.leases
-        yield GaugeMetricFamily(
-            "heliograph_loop_longest_stall_seconds",
-            "The longest delay of the event loop since the start.",
-            leases.longest_stall_s,
-        )
-        yield GaugeMetricFamily(
-            "heliograph_lease_longest_beat_seconds",
-            "The longest time since the start between two turns of the thread that renews leases.",
-            leases.longest_beat_s,
-        )
+        watch, leases = self._watch, self._watch.leases
+        count, gauge = CounterMetricFamily, GaugeMetricFamily
+        yield count("heliograph_loop_stalls", "How often the event loop stalled for over a second.", watch.stalls)
+        yield count("heliograph_loop_stalled_seconds", "Total duration of stalls that have ended.", watch.stalled_s)
+        text = "The longest delay of the event loop since the start."
+        yield gauge("heliograph_loop_longest_stall_seconds", text, leases.longest_stall_s)
+        text = "The longest time since the start between two turns of the thread that renews leases."
+        yield gauge("heliograph_lease_longest_beat_seconds", text, leases.longest_beat_s)
 
 
 def _of_certificates(now_s: float) -> Metric:

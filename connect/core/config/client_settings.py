@@ -18,13 +18,16 @@ from connect.core.config.config_def import (
     ConfigDef,
     Importance,
     OneOf,
-    Required,
     Setting,
-    Type,
     ValidList,
     Value,
+    class_name,
+    flag,
+    integer,
+    long,
+    strings,
+    text,
 )
-from connect.core.config.config_def import text as _text
 from connect.core.config.security_settings import SECURITY
 from connect.core.config.validation import gzip_level, non_empty
 from connect.core.errors import ConfigError
@@ -41,23 +44,15 @@ _RETRIES: Final = 2**31 - 1
 def _int(
     name: str, default: int, doc: str, level: Importance = _MEDIUM, check: Check | None = _NOT_NEGATIVE
 ) -> Setting:
-    return Setting(name, Type.INT, default, doc, check, level)
+    return integer(name, default, doc, level, check)
 
 
 def _long(name: str, default: int, doc: str, level: Importance = _LOW, check: Check | None = _NOT_NEGATIVE) -> Setting:
-    return Setting(name, Type.LONG, default, doc, check, level)
-
-
-def _flag(name: str, default: bool, doc: str, level: Importance = _LOW) -> Setting:
-    return Setting(name, Type.BOOLEAN, default, doc, importance=level)
-
-
-def _class(name: str, default: str | Required | None, doc: str, level: Importance) -> Setting:
-    return Setting(name, Type.CLASS, default, doc, importance=level)
+    return long(name, default, doc, level, check)
 
 
 def _list(name: str, default: tuple[str, ...], doc: str, level: Importance = _LOW) -> Setting:
-    return Setting(name, Type.LIST, default, doc, ValidList(), level)
+    return strings(name, default, doc, level, ValidList())
 
 
 def changed(setting: Setting, default: Value, level: Importance | None = None) -> Setting:
@@ -67,38 +62,37 @@ def changed(setting: Setting, default: Value, level: Importance | None = None) -
 
 #: The configs that all clients have.
 COMMON: Final = ConfigDef.of(
-    Setting("bootstrap.servers", Type.LIST, REQUIRED, "Addresses of brokers.", ValidList(may_be_empty=False), _HIGH),
-    _text(
+    strings("bootstrap.servers", REQUIRED, "Addresses of brokers.", _HIGH, ValidList(may_be_empty=False)),
+    text(
         "client.dns.lookup",
         "use_all_dns_ips",
         "How DNS names of brokers are resolved.",
         _MEDIUM,
         OneOf(("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only")),
     ),
-    _text("client.id", "", "Name of the client in the brokers' logs and quotas.", _MEDIUM),
+    text("client.id", "", "Name of the client in the brokers' logs and quotas.", _MEDIUM),
     _int("send.buffer.bytes", 131_072, "Send buffer of sockets; -1: the system's default.", _MEDIUM, _BUFFER),
     _int("receive.buffer.bytes", 65_536, "Receive buffer of sockets; -1: the system's default.", _MEDIUM, _BUFFER),
     _long("reconnect.backoff.ms", 50, "First wait before reconnecting."),
     _long("reconnect.backoff.max.ms", 1000, "Longest wait before reconnecting."),
     _long("retry.backoff.ms", 100, "First wait before a failed request is retried."),
     _long("retry.backoff.max.ms", 1000, "Longest wait before a failed request is retried."),
-    _flag("enable.metrics.push", True, "Send metrics of the client to brokers that subscribe to them."),
+    flag("enable.metrics.push", True, "Send metrics of the client to brokers that subscribe to them."),
     _int("request.timeout.ms", 30_000, "Longest wait for the response to a request."),
     _long("metadata.max.age.ms", 300_000, "Age at which metadata is refreshed."),
     _long("metrics.sample.window.ms", 30_000, "Window of Java's metrics."),
     _int("metrics.num.samples", 2, "Samples of Java's metrics.", _LOW, _POSITIVE),
-    _text("metrics.recording.level", "INFO", "Level of Java's metrics.", _LOW, OneOf(("INFO", "DEBUG", "TRACE"))),
+    text("metrics.recording.level", "INFO", "Level of Java's metrics.", check=OneOf(("INFO", "DEBUG", "TRACE"))),
     _list("metric.reporters", ("org.apache.kafka.common.metrics.JmxReporter",), "Java classes that report metrics."),
     _long("socket.connection.setup.timeout.ms", 10_000, "Timeout of the first attempt to connect.", _MEDIUM, None),
     _long("socket.connection.setup.timeout.max.ms", 30_000, "Longest timeout of an attempt to connect.", _MEDIUM, None),
     _long("connections.max.idle.ms", 540_000, "Idle time after which a connection is closed.", _MEDIUM, None),
-    _text("security.providers", None, "Java's security providers."),
-    _text(
+    text("security.providers", None, "Java's security providers."),
+    text(
         "metadata.recovery.strategy",
         "rebootstrap",
         "What a client does when no known broker is available.",
-        _LOW,
-        OneOf(("REBOOTSTRAP", "NONE"), any_case=True),
+        check=OneOf(("REBOOTSTRAP", "NONE"), any_case=True),
     ),
     _long("metadata.recovery.rebootstrap.trigger.ms", 300_000, "Time without metadata before rebootstrap."),
     _list("config.providers", (), "Names of config providers."),
@@ -111,8 +105,8 @@ PRODUCER: Final = (
         changed(COMMON.settings["receive.buffer.bytes"], 32_768),
         _long("buffer.memory", 33_554_432, "Maximum bytes of records that wait to be sent.", _HIGH),
         _int("retries", _RETRIES, "Maximum retries of a failed send.", _HIGH, AtLeast(0, _RETRIES)),
-        _text("acks", "all", "Replicas that must acknowledge a record.", _LOW, OneOf(("all", "-1", "0", "1"))),
-        _text(
+        text("acks", "all", "Replicas that must acknowledge a record.", check=OneOf(("all", "-1", "0", "1"))),
+        text(
             "compression.type",
             "none",
             "Compression codec of batches.",
@@ -123,23 +117,23 @@ PRODUCER: Final = (
         _int("compression.lz4.level", 9, "Compression level of lz4.", _MEDIUM, AtLeast(1, 17)),
         _int("compression.zstd.level", 3, "Compression level of zstd.", _MEDIUM, AtLeast(-131_072, 22)),
         _int("batch.size", 16_384, "Maximum bytes of a batch."),
-        _flag("partitioner.adaptive.partitioning.enable", True, "Send more records to partitions with faster leaders."),
+        flag("partitioner.adaptive.partitioning.enable", True, "Send more records to partitions with faster leaders."),
         _long("partitioner.availability.timeout.ms", 0, "Time after which a slow partition is avoided; 0: never."),
-        _flag("partitioner.ignore.keys", False, "Choose the partition independently of the key.", _MEDIUM),
+        flag("partitioner.ignore.keys", False, "Choose the partition independently of the key.", _MEDIUM),
         _long("linger.ms", 5, "How long a batch waits for more records.", _MEDIUM),
         _int("delivery.timeout.ms", 120_000, "Longest time until a record is acknowledged."),
         _int("max.request.size", 1_048_576, "Maximum bytes of a request."),
         _long("max.block.ms", 60_000, "Longest time that a send blocks for buffer space or metadata.", _MEDIUM),
         _long("metadata.max.idle.ms", 300_000, "Time that metadata of an unused topic is kept.", _LOW, AtLeast(5000)),
         _int("max.in.flight.requests.per.connection", 5, "Maximum unacknowledged requests.", _LOW, _POSITIVE),
-        _class("key.serializer", REQUIRED, "Java class that serializes keys.", _HIGH),
-        _class("value.serializer", REQUIRED, "Java class that serializes values.", _HIGH),
-        _class("partitioner.class", None, "Java class that chooses partitions.", _MEDIUM),
+        class_name("key.serializer", REQUIRED, "Java class that serializes keys.", _HIGH),
+        class_name("value.serializer", REQUIRED, "Java class that serializes values.", _HIGH),
+        class_name("partitioner.class", None, "Java class that chooses partitions.", _MEDIUM),
         _list("interceptor.classes", (), "Java classes that intercept records."),
-        _flag("enable.idempotence", True, "Prevent duplicates when the producer retries."),
+        flag("enable.idempotence", True, "Prevent duplicates when the producer retries."),
         _int("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS, "Longest duration of a transaction.", _LOW, None),
-        _text("transactional.id", None, "Transactional id of the producer.", _LOW, non_empty),
-        _flag("transaction.two.phase.commit.enable", False, "Let an external coordinator end transactions (KIP-939)."),
+        text("transactional.id", None, "Transactional id of the producer.", check=non_empty),
+        flag("transaction.two.phase.commit.enable", False, "Let an external coordinator end transactions (KIP-939)."),
     )
     | SECURITY
 )
@@ -149,8 +143,8 @@ CONSUMER: Final = (
     COMMON
     | ConfigDef.of(
         changed(COMMON.settings["client.id"], "", _LOW),
-        _text("group.id", None, "Name of the consumer group.", _HIGH),
-        _text("group.instance.id", None, "Id of a static member of the group.", _MEDIUM, non_empty),
+        text("group.id", None, "Name of the consumer group.", _HIGH),
+        text("group.instance.id", None, "Id of a static member of the group.", _MEDIUM, non_empty),
         _int("session.timeout.ms", 45_000, "Time without heartbeats before the group removes a member.", _HIGH, None),
         _int("heartbeat.interval.ms", 3000, "Interval of a member's heartbeats to the group coordinator.", _HIGH, None),
         _list(
@@ -162,38 +156,38 @@ CONSUMER: Final = (
             "Java classes that assign partitions to members.",
             _MEDIUM,
         ),
-        _flag("enable.auto.commit", True, "Commit offsets periodically.", _MEDIUM),
+        flag("enable.auto.commit", True, "Commit offsets periodically.", _MEDIUM),
         _int("auto.commit.interval.ms", 5000, "Interval of automatic offset commits.", _LOW),
-        _text("client.rack", "", "Rack of the consumer; it fetches from a replica in this rack if there is one."),
+        text("client.rack", "", "Rack of the consumer; it fetches from a replica in this rack if there is one."),
         _int("max.partition.fetch.bytes", 1_048_576, "Maximum bytes of a partition in a fetch.", _HIGH),
         _int("fetch.min.bytes", 1, "Bytes that a broker collects before it answers a fetch.", _HIGH),
         _int("fetch.max.bytes", 52_428_800, "Maximum bytes of a fetch."),
         _int("fetch.max.wait.ms", 500, "Longest time that a broker waits for fetch.min.bytes.", _LOW),
-        _text("auto.offset.reset", "latest", "Start offset of partitions without a committed offset.", _MEDIUM),
-        _flag("check.crcs", True, "Verify the checksums of batches."),
-        _class("key.deserializer", REQUIRED, "Java class that deserializes keys.", _HIGH),
-        _class("value.deserializer", REQUIRED, "Java class that deserializes values.", _HIGH),
+        text("auto.offset.reset", "latest", "Start offset of partitions without a committed offset.", _MEDIUM),
+        flag("check.crcs", True, "Verify the checksums of batches."),
+        class_name("key.deserializer", REQUIRED, "Java class that deserializes keys.", _HIGH),
+        class_name("value.deserializer", REQUIRED, "Java class that deserializes values.", _HIGH),
         _int("default.api.timeout.ms", 60_000, "Longest duration of API calls without their own timeout."),
         _int("max.poll.records", 500, "Maximum records of a poll.", _MEDIUM, _POSITIVE),
         _int("max.poll.interval.ms", 300_000, "Longest time between polls.", _MEDIUM, _POSITIVE),
         _list("interceptor.classes", (), "Java classes that intercept records."),
-        _flag("exclude.internal.topics", True, "Exclude internal topics from subscribed patterns.", _MEDIUM),
-        _text(
+        flag("exclude.internal.topics", True, "Exclude internal topics from subscribed patterns.", _MEDIUM),
+        text(
             "isolation.level",
             "read_uncommitted",
             "Whether to return records of aborted and open transactions.",
             _MEDIUM,
             OneOf(("read_committed", "read_uncommitted")),
         ),
-        _flag("allow.auto.create.topics", True, "Let brokers create topics that the consumer subscribes to.", _MEDIUM),
-        _text(
+        flag("allow.auto.create.topics", True, "Let brokers create topics that the consumer subscribes to.", _MEDIUM),
+        text(
             "group.protocol",
             "classic",
             "Protocol of the consumer group.",
             _HIGH,
             OneOf(("CONSUMER", "CLASSIC"), any_case=True),
         ),
-        _text("group.remote.assignor", None, "Name of the server-side assignor.", _MEDIUM),
+        text("group.remote.assignor", None, "Name of the server-side assignor.", _MEDIUM),
     )
     | SECURITY
 )

@@ -478,17 +478,23 @@ class PluginClass:
         return "" if self.check is None else str(self.check)
 
 
-def integer(
-    name: str, default: int | None, doc: str, check: Check | None = None, level: Importance = Importance.LOW
-) -> Setting:
-    return Setting(name, Type.INT, default, doc, check, level)
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Declares settings of one type."""
+
+    type: Type
+
+    def __call__(
+        self,
+        name: str,
+        default: Value | Required,
+        doc: str,
+        importance: Importance = Importance.LOW,
+        check: Check | None = None,
+    ) -> Setting:
+        return Setting(name, self.type, default, doc, check, importance)
 
 
-def long(name: str, default: int, doc: str, check: Check | None = None, level: Importance = Importance.LOW) -> Setting:
-    return Setting(name, Type.LONG, default, doc, check, level)
-
-
-def text(
-    name: str, default: Value | Required, doc: str, level: Importance = Importance.LOW, check: Check | None = None
-) -> Setting:
-    return Setting(name, Type.STRING, default, doc, check, level)
+text, class_name, secret, strings = Kind(Type.STRING), Kind(Type.CLASS), Kind(Type.PASSWORD), Kind(Type.LIST)
+integer, long, short, double = Kind(Type.INT), Kind(Type.LONG), Kind(Type.SHORT), Kind(Type.DOUBLE)
+flag = Kind(Type.BOOLEAN)

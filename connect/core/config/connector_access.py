@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from connect.core.config.config_def import ConfigDef, Setting, Type, ValidList, split_list, trim
+from connect.core.config.config_def import ConfigDef, ValidList, split_list, strings, trim
 from connect.core.config.jaas import JaasError, parse_jaas
 from connect.core.config.security_settings import is_secret
 from connect.core.errors import ConfigError
@@ -23,30 +23,25 @@ TOKENS: Final = "connector.allowed.token.sources"
 
 #: Settings of the worker's file. The first three are system properties in Java.
 ACCESS: Final = ConfigDef.of(
-    Setting(
+    strings(
         PROVIDERS,
-        Type.LIST,
         None,
         "Classes of config providers that may be declared; null: all, none: no class.",
-        ValidList(),
+        check=ValidList(),
     ),
-    Setting(OAUTH_URLS, Type.LIST, (), "Token endpoints that connector configs may name.", ValidList()),
-    Setting(
-        OAUTH_FILES, Type.LIST, (), "Token files, or folders of them, that connector configs may name.", ValidList()
-    ),
-    Setting(
+    strings(OAUTH_URLS, (), "Token endpoints that connector configs may name.", check=ValidList()),
+    strings(OAUTH_FILES, (), "Token files, or folders of them, that connector configs may name.", check=ValidList()),
+    strings(
         FILES,
-        Type.LIST,
         (),
         "Key stores and trust stores, or folders of them, that connector configs may name.",
-        ValidList(),
+        check=ValidList(),
     ),
-    Setting(
+    strings(
         TOKENS,
-        Type.LIST,
         (),
         "Mechanisms and callback handlers that show a token of this machine and that connector configs may name.",
-        ValidList(),
+        check=ValidList(),
     ),
 )
 

@@ -25,7 +25,10 @@ from connect.core.config.config_def import (
     Type,
     Value,
     Width,
+    integer,
+    short,
     split_list,
+    strings,
 )
 from connect.core.config.validation import (
     PARTITIONS,
@@ -397,11 +400,9 @@ def topic_group(
     """Return the configs of a topic creation group with the defaults for its numbers."""
     form, prefix = f"{TOPIC_CREATION_GROUP}: {name}", f"topic.creation.{name}."
     settings = (
-        Setting("include", Type.LIST, include, "Topics in the group: names and regular expressions.", java_patterns),
-        Setting(
-            "exclude", Type.LIST, (), "Topics excluded from the group; takes precedence over include.", java_patterns
-        ),
-        Setting("replication.factor", Type.SHORT, factor, "Replication factor; -1: the broker's.", REPLICATION_FACTOR),
-        Setting("partitions", Type.INT, partitions, "Number of partitions; -1: the broker's.", PARTITIONS),
+        strings("include", include, "Topics in the group: names and regular expressions.", check=java_patterns),
+        strings("exclude", (), "Topics excluded from the group; takes precedence over include.", check=java_patterns),
+        short("replication.factor", factor, "Replication factor; -1: the broker's.", check=REPLICATION_FACTOR),
+        integer("partitions", partitions, "Number of partitions; -1: the broker's.", check=PARTITIONS),
     )
     return ConfigDef.of(*(replace(each, order=order) for order, each in enumerate(settings))).embedded(prefix, form, 1)

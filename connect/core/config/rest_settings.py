@@ -15,15 +15,15 @@ from connect.core.config.config_def import (
     ConfigDef,
     InvalidValue,
     OneOf,
-    Setting,
-    Type,
     ValidList,
     Value,
     Values,
+    flag,
     integer,
     invalid,
+    strings,
+    text,
 )
-from connect.core.config.config_def import text as _text
 from connect.core.config.validation import Valid, valid
 from connect.core.errors import ConfigError
 
@@ -154,119 +154,104 @@ _AUDIENCE: Final = "rest.auth.jwt.expected.audience"
 
 #: Who may use the REST API. Java has only ``rest.extension.classes``, with the file of ``LOGIN_CONFIG``.
 _ACCESS: Final = ConfigDef.of(
-    _text(
+    text(
         BASIC_FILE, None, "Properties file with lines user=password, for Basic authentication; read again when changed."
     ),
-    _text(LOGIN_CONFIG, None, "JAAS file of Java's BasicAuthSecurityRestExtension, with PropertyFileLoginModule."),
-    _text(JWKS_URL, None, "Public keys that sign bearer tokens (JWKS): an https URL, or file:///path."),
+    text(LOGIN_CONFIG, None, "JAAS file of Java's BasicAuthSecurityRestExtension, with PropertyFileLoginModule."),
+    text(JWKS_URL, None, "Public keys that sign bearer tokens (JWKS): an https URL, or file:///path."),
     integer(
         "rest.auth.jwt.jwks.refresh.ms",
         3_600_000,
         "Interval at which these keys are read again.",
-        AtLeast(1000, 2**31 - 1),
+        check=AtLeast(1000, 2**31 - 1),
     ),
-    _text(_ISSUER, None, "Issuer that a bearer token must have."),
-    Setting(_AUDIENCE, Type.LIST, (), "Audiences, of which a bearer token must have one.", ValidList()),
-    _text("rest.auth.jwt.principal.claim", "sub", "Claim with the user's name."),
-    _text("rest.auth.jwt.groups.claim", "groups", "Claim with the user's groups; dots lead into nested claims."),
-    *(
-        Setting(key, Type.STRING, "", f"Principals with the role {role}.", _principals)
-        for role, key in ROLE_LISTS.items()
-    ),
-    Setting(
+    text(_ISSUER, None, "Issuer that a bearer token must have."),
+    strings(_AUDIENCE, (), "Audiences, of which a bearer token must have one.", check=ValidList()),
+    text("rest.auth.jwt.principal.claim", "sub", "Claim with the user's name."),
+    text("rest.auth.jwt.groups.claim", "groups", "Claim with the user's groups; dots lead into nested claims."),
+    *(text(key, "", f"Principals with the role {role}.", check=_principals) for role, key in ROLE_LISTS.items()),
+    text(
         DEFAULT_ROLE,
-        Type.STRING,
         None,
         "Role of authenticated users that no list names: none, view, operate, admin. Null: none if there is a list, "
         "else admin, as in Java.",
-        OneOf(("none", "view", "operate", "admin"), nullable=True),
+        check=OneOf(("none", "view", "operate", "admin"), nullable=True),
     ),
-    Setting(
-        INSECURE, Type.BOOLEAN, False, "Serve users of other machines without authentication: all of them are admins."
-    ),
-    Setting(
+    flag(INSECURE, False, "Serve users of other machines without authentication: all of them are admins."),
+    strings(
         "rest.allowed.hosts",
-        Type.LIST,
         (),
         "Further host names in requests' Host header. Addresses, localhost, this machine's name and those of listeners "
         "are always allowed; * allows all.",
-        ValidList(),
+        check=ValidList(),
     ),
 )
 
 #: Keys that Java does not have.
 OWN_REST: Final = _ACCESS | ConfigDef.of(
-    Setting(
+    integer(
         "rest.max.request.bytes",
-        Type.INT,
         1 << 20,
         "Maximum size of a request body; larger requests get status 413. Requests between workers may have 10 MiB.",
-        AtLeast(1024),
+        check=AtLeast(1024),
     ),
     integer(
         "rest.max.connections",
         512,
         "Open connections to the REST API. For a further one the connection is closed that has waited longest for its "
         "client.",
-        AtLeast(8),
+        check=AtLeast(8),
     ),
-    integer("rest.max.connections.per.address", 128, "Open connections from one address, likewise.", AtLeast(4)),
-    Setting(
+    integer("rest.max.connections.per.address", 128, "Open connections from one address, likewise.", check=AtLeast(4)),
+    strings(
         "metrics.listeners",
-        Type.LIST,
         (),
         "Addresses of a server that has only /health and /metrics, without authentication, for probes and Prometheus.",
-        _listeners(may_be_empty=True),
+        check=_listeners(may_be_empty=True),
     ),
-    Setting(
-        "rest.ui.enable", Type.BOOLEAN, True, "Whether the listeners of the REST API also serve the dashboard, at /ui."
-    ),
+    flag("rest.ui.enable", True, "Whether the listeners of the REST API also serve the dashboard, at /ui."),
 )
 
 #: A server for requests of other workers only.
 REST_INTERNAL: Final = OWN_REST | ConfigDef.of(
-    Setting(
+    strings(
         "listeners",
-        Type.LIST,
         ("http://localhost:8083",),
         "Addresses of the REST API; http://:8083 is port 8083 of all interfaces. Those that other machines reach need "
         "authentication.",
-        _listeners(may_be_empty=False),
+        check=_listeners(may_be_empty=False),
     ),
-    _text("rest.advertised.host.name", None, "Host at which other workers connect to this worker."),
-    Setting("rest.advertised.port", Type.INT, None, "Port at which other workers connect to this worker."),
-    Setting("rest.advertised.listener", Type.STRING, None, "Scheme of the listener for other workers.", _scheme),
-    _text(
+    text("rest.advertised.host.name", None, "Host at which other workers connect to this worker."),
+    integer("rest.advertised.port", None, "Port at which other workers connect to this worker."),
+    text("rest.advertised.listener", None, "Scheme of the listener for other workers.", check=_scheme),
+    text(
         "access.control.allow.origin",
         "",
         "Origins of allowed cross-origin requests, as regular expressions; * allows all, empty none.",
     ),
-    _text("access.control.allow.methods", "", "Methods of cross-origin requests; empty: GET, POST and HEAD."),
-    Setting("response.http.headers.config", Type.STRING, "", "Headers of every response.", _headers),
-    Setting(
+    text("access.control.allow.methods", "", "Methods of cross-origin requests; empty: GET, POST and HEAD."),
+    text("response.http.headers.config", "", "Headers of every response.", check=_headers),
+    text(
         "ssl.client.auth",
-        Type.STRING,
         "none",
         "Whether clients of https listeners must present a certificate, which authenticates them.",
-        OneOf(("required", "requested", "none")),
+        check=OneOf(("required", "requested", "none")),
     ),
 )
 
 #: A server for users and other workers.
 REST: Final = REST_INTERNAL | ConfigDef.of(
-    Setting(
+    strings(
         "rest.extension.classes",
-        Type.LIST,
         (),
         "Java classes that extend the REST API; BasicAuthSecurityRestExtension is replaced by Basic authentication.",
-        ValidList(),
+        check=ValidList(),
     ),
-    Setting(
+    strings(
         "admin.listeners",
-        Type.LIST,
         None,
         "Addresses of the endpoints for loggers; null: same as listeners; empty: no endpoints for loggers.",
-        _listeners(may_be_empty=True),
+        check=_listeners(may_be_empty=True),
     ),
 )
 

@@ -10,165 +10,130 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from connect.core.config.config_def import AtLeast, ConfigDef, Importance, OneOf, Setting, Type, ValidList, Value
+from connect.core.config.config_def import (
+    AtLeast,
+    ConfigDef,
+    Importance,
+    OneOf,
+    Type,
+    ValidList,
+    class_name,
+    double,
+    flag,
+    integer,
+    long,
+    secret,
+    short,
+    strings,
+    text,
+)
 
 _HIGH, _MEDIUM = Importance.HIGH, Importance.MEDIUM
 
 
-def _text(name: str, doc: str, default: Value = None, importance: Importance = Importance.LOW) -> Setting:
-    return Setting(name, Type.STRING, default, doc, importance=importance)
-
-
-def _secret(name: str, doc: str, importance: Importance = Importance.HIGH) -> Setting:
-    return Setting(name, Type.PASSWORD, None, doc, importance=importance)
-
-
-def _number(name: str, type_: Type, default: Value, doc: str, check: AtLeast | None = None) -> Setting:
-    return Setting(name, type_, default, doc, check)
-
-
-def _class(name: str, doc: str, default: Value = None, importance: Importance = Importance.LOW) -> Setting:
-    return Setting(name, Type.CLASS, default, doc, importance=importance)
-
-
 _SSL: Final = ConfigDef.of(
-    _text("ssl.protocol", "Protocol of Java's SSLContext.", "TLSv1.3", importance=_MEDIUM),
-    _text("ssl.provider", "Java's security provider.", importance=_MEDIUM),
-    Setting(
+    text("ssl.protocol", "TLSv1.3", "Protocol of Java's SSLContext.", _MEDIUM),
+    text("ssl.provider", None, "Java's security provider.", _MEDIUM),
+    strings(
         "ssl.cipher.suites",
-        Type.LIST,
         (),
         "Allowed cipher suites by Java's names; empty: OpenSSL's default. One suite of TLS 1.3 allows all three.",
-        ValidList(),
+        check=ValidList(),
     ),
-    Setting(
-        "ssl.enabled.protocols",
-        Type.LIST,
-        ("TLSv1.2", "TLSv1.3"),
-        "Allowed versions of TLS.",
-        ValidList(),
-        importance=_MEDIUM,
-    ),
-    Setting("ssl.keystore.type", Type.STRING, "JKS", "Key store format: PEM, PKCS12 or JKS.", importance=_MEDIUM),
-    Setting("ssl.keystore.location", Type.STRING, None, "File of the key store.", importance=_HIGH),
-    _secret("ssl.keystore.password", "Password of the key store; not used for PEM."),
-    _secret("ssl.key.password", "Password of the private key."),
-    _secret("ssl.keystore.key", "Private key as PEM text, instead of a file."),
-    _secret("ssl.keystore.certificate.chain", "Certificate chain of the private key as PEM text."),
-    _secret("ssl.truststore.certificates", "Trusted certificates as PEM text, instead of a file."),
-    Setting("ssl.truststore.type", Type.STRING, "JKS", "Trust store format: PEM, PKCS12 or JKS.", importance=_MEDIUM),
-    Setting("ssl.truststore.location", Type.STRING, None, "File of the trust store.", importance=_HIGH),
-    _secret("ssl.truststore.password", "Password of the trust store; not used for PEM."),
-    _text("ssl.keymanager.algorithm", "Algorithm of Java's key manager.", "SunX509"),
-    _text("ssl.trustmanager.algorithm", "Algorithm of Java's trust manager.", "PKIX"),
-    _text("ssl.endpoint.identification.algorithm", "https: verify the broker's host name; empty: do not.", "https"),
-    _text("ssl.secure.random.implementation", "Java's random number generator."),
-    _class("ssl.engine.factory.class", "Java class that creates TLS engines."),
+    strings("ssl.enabled.protocols", ("TLSv1.2", "TLSv1.3"), "Allowed versions of TLS.", _MEDIUM, ValidList()),
+    text("ssl.keystore.type", "JKS", "Key store format: PEM, PKCS12 or JKS.", _MEDIUM),
+    text("ssl.keystore.location", None, "File of the key store.", _HIGH),
+    secret("ssl.keystore.password", None, "Password of the key store; not used for PEM.", _HIGH),
+    secret("ssl.key.password", None, "Password of the private key.", _HIGH),
+    secret("ssl.keystore.key", None, "Private key as PEM text, instead of a file.", _HIGH),
+    secret("ssl.keystore.certificate.chain", None, "Certificate chain of the private key as PEM text.", _HIGH),
+    secret("ssl.truststore.certificates", None, "Trusted certificates as PEM text, instead of a file.", _HIGH),
+    text("ssl.truststore.type", "JKS", "Trust store format: PEM, PKCS12 or JKS.", _MEDIUM),
+    text("ssl.truststore.location", None, "File of the trust store.", _HIGH),
+    secret("ssl.truststore.password", None, "Password of the trust store; not used for PEM.", _HIGH),
+    text("ssl.keymanager.algorithm", "SunX509", "Algorithm of Java's key manager."),
+    text("ssl.trustmanager.algorithm", "PKIX", "Algorithm of Java's trust manager."),
+    text("ssl.endpoint.identification.algorithm", "https", "https: verify the broker's host name; empty: do not."),
+    text("ssl.secure.random.implementation", None, "Java's random number generator."),
+    class_name("ssl.engine.factory.class", None, "Java class that creates TLS engines."),
 )
 
 _SASL: Final = ConfigDef.of(
-    _text("sasl.kerberos.service.name", "Service name in the brokers' Kerberos principal.", importance=_MEDIUM),
-    _text("sasl.kerberos.kinit.cmd", "Path of kinit.", "/usr/bin/kinit"),
-    _number("sasl.kerberos.ticket.renew.window.factor", Type.DOUBLE, 0.8, "Share of a ticket's life before renewal."),
-    _number("sasl.kerberos.ticket.renew.jitter", Type.DOUBLE, 0.05, "Jitter of the time before a ticket is renewed."),
-    _number("sasl.kerberos.min.time.before.relogin", Type.LONG, 60_000, "Minimum time between logins, in ms."),
-    _number(
-        "sasl.login.refresh.window.factor",
-        Type.DOUBLE,
-        0.8,
-        "Share of a token's life before renewal.",
-        AtLeast(0.5, 1.0),
-    ),
-    _number("sasl.login.refresh.window.jitter", Type.DOUBLE, 0.05, "Jitter of a token's renewal.", AtLeast(0.0, 0.25)),
-    _number("sasl.login.refresh.min.period.seconds", Type.SHORT, 60, "Minimum token renewal period.", AtLeast(0, 900)),
-    _number("sasl.login.refresh.buffer.seconds", Type.SHORT, 300, "Buffer before a token expires.", AtLeast(0, 3600)),
-    Setting("sasl.mechanism", Type.STRING, "GSSAPI", "SASL mechanism.", importance=_MEDIUM),
-    Setting("sasl.jaas.config", Type.PASSWORD, None, "Login module, user and password.", importance=_MEDIUM),
-    _class("sasl.client.callback.handler.class", "Java class that handles SASL callbacks.", importance=_MEDIUM),
-    _class("sasl.login.callback.handler.class", "Java class that handles login callbacks.", importance=_MEDIUM),
-    _class("sasl.login.class", "Java class that logs in.", importance=_MEDIUM),
-    _number("sasl.login.connect.timeout.ms", Type.INT, None, "Connection timeout to a token endpoint."),
-    _number("sasl.login.read.timeout.ms", Type.INT, None, "Read timeout from a token endpoint."),
-    _number("sasl.login.retry.backoff.max.ms", Type.LONG, 10_000, "Longest wait between login attempts."),
-    _number("sasl.login.retry.backoff.ms", Type.LONG, 100, "First wait between login attempts."),
+    text("sasl.kerberos.service.name", None, "Service name in the brokers' Kerberos principal.", _MEDIUM),
+    text("sasl.kerberos.kinit.cmd", "/usr/bin/kinit", "Path of kinit."),
+    double("sasl.kerberos.ticket.renew.window.factor", 0.8, "Share of a ticket's life before renewal."),
+    double("sasl.kerberos.ticket.renew.jitter", 0.05, "Jitter of the time before a ticket is renewed."),
+    long("sasl.kerberos.min.time.before.relogin", 60_000, "Minimum time between logins, in ms."),
+    double("sasl.login.refresh.window.factor", 0.8, "Share of a token's life before renewal.", check=AtLeast(0.5, 1.0)),
+    double("sasl.login.refresh.window.jitter", 0.05, "Jitter of a token's renewal.", check=AtLeast(0.0, 0.25)),
+    short("sasl.login.refresh.min.period.seconds", 60, "Minimum token renewal period.", check=AtLeast(0, 900)),
+    short("sasl.login.refresh.buffer.seconds", 300, "Buffer before a token expires.", check=AtLeast(0, 3600)),
+    text("sasl.mechanism", "GSSAPI", "SASL mechanism.", _MEDIUM),
+    secret("sasl.jaas.config", None, "Login module, user and password.", _MEDIUM),
+    class_name("sasl.client.callback.handler.class", None, "Java class that handles SASL callbacks.", _MEDIUM),
+    class_name("sasl.login.callback.handler.class", None, "Java class that handles login callbacks.", _MEDIUM),
+    class_name("sasl.login.class", None, "Java class that logs in.", _MEDIUM),
+    integer("sasl.login.connect.timeout.ms", None, "Connection timeout to a token endpoint."),
+    integer("sasl.login.read.timeout.ms", None, "Read timeout from a token endpoint."),
+    long("sasl.login.retry.backoff.max.ms", 10_000, "Longest wait between login attempts."),
+    long("sasl.login.retry.backoff.ms", 100, "First wait between login attempts."),
 )
 
 _OAUTH: Final = ConfigDef.of(
-    _class(
+    class_name(
         "sasl.oauthbearer.jwt.retriever.class",
-        "Java class that retrieves tokens.",
         "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever",
-        importance=_MEDIUM,
+        "Java class that retrieves tokens.",
+        _MEDIUM,
     ),
-    _class(
+    class_name(
         "sasl.oauthbearer.jwt.validator.class",
-        "Java class that validates tokens.",
         "org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator",
-        importance=_MEDIUM,
+        "Java class that validates tokens.",
+        _MEDIUM,
     ),
-    _text("sasl.oauthbearer.scope", "Scope of requested tokens.", importance=_MEDIUM),
-    _text(
-        "sasl.oauthbearer.client.credentials.client.id",
-        "Client id of the client credentials grant.",
-        importance=_MEDIUM,
-    ),
-    _secret("sasl.oauthbearer.client.credentials.client.secret", "OAuth client secret.", importance=_MEDIUM),
-    Setting(
+    text("sasl.oauthbearer.scope", None, "Scope of requested tokens.", _MEDIUM),
+    text("sasl.oauthbearer.client.credentials.client.id", None, "Client id of the client credentials grant.", _MEDIUM),
+    secret("sasl.oauthbearer.client.credentials.client.secret", None, "OAuth client secret.", _MEDIUM),
+    text(
         "sasl.oauthbearer.assertion.algorithm",
-        Type.STRING,
         "RS256",
         "Algorithm that signs assertions.",
+        _MEDIUM,
         OneOf(("ES256", "RS256"), any_case=True),
-        importance=_MEDIUM,
     ),
-    _text("sasl.oauthbearer.assertion.claim.aud", "Audience of assertions.", importance=_MEDIUM),
-    _number("sasl.oauthbearer.assertion.claim.exp.seconds", Type.INT, 300, "Assertion lifetime.", AtLeast(0, 86_400)),
-    _text("sasl.oauthbearer.assertion.claim.iss", "Issuer of assertions.", importance=_MEDIUM),
-    Setting(
-        "sasl.oauthbearer.assertion.claim.jti.include",
-        Type.BOOLEAN,
-        False,
-        "Give each assertion an id.",
-        importance=_MEDIUM,
-    ),
-    _number("sasl.oauthbearer.assertion.claim.nbf.seconds", Type.INT, 60, "Assertion backdating.", AtLeast(0, 3600)),
-    _text("sasl.oauthbearer.assertion.claim.sub", "Subject of assertions.", importance=_MEDIUM),
-    _text("sasl.oauthbearer.assertion.file", "File that contains an assertion.", importance=_MEDIUM),
-    _text("sasl.oauthbearer.assertion.private.key.file", "File of the key that signs assertions.", importance=_MEDIUM),
-    _secret("sasl.oauthbearer.assertion.private.key.passphrase", "Passphrase of the signing key.", importance=_MEDIUM),
-    _text(
-        "sasl.oauthbearer.assertion.template.file", "File with headers and claims of assertions.", importance=_MEDIUM
-    ),
-    _text("sasl.oauthbearer.scope.claim.name", "Claim that contains the scope.", "scope"),
-    _text("sasl.oauthbearer.sub.claim.name", "Claim that contains the subject.", "sub"),
-    _text("sasl.oauthbearer.token.endpoint.url", "URL from which tokens are retrieved.", importance=_MEDIUM),
-    _text("sasl.oauthbearer.jwks.endpoint.url", "URL from which a broker retrieves keys.", importance=_MEDIUM),
-    _number("sasl.oauthbearer.jwks.endpoint.refresh.ms", Type.LONG, 3_600_000, "Interval at which keys are retrieved."),
-    _number("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", Type.LONG, 10_000, "Longest wait between retries."),
-    _number("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", Type.LONG, 100, "First wait between retries."),
-    _number("sasl.oauthbearer.clock.skew.seconds", Type.INT, 30, "Allowed difference between clocks."),
-    Setting(
-        "sasl.oauthbearer.expected.audience",
-        Type.LIST,
-        (),
-        "Audiences that a broker accepts.",
-        ValidList(),
-        importance=_HIGH,
-    ),
-    _text("sasl.oauthbearer.expected.issuer", "Issuer that a broker accepts.", importance=_HIGH),
-    Setting("sasl.oauthbearer.header.urlencode", Type.BOOLEAN, False, "URL-encode client id and secret in the header."),
+    text("sasl.oauthbearer.assertion.claim.aud", None, "Audience of assertions.", _MEDIUM),
+    integer("sasl.oauthbearer.assertion.claim.exp.seconds", 300, "Assertion lifetime.", check=AtLeast(0, 86_400)),
+    text("sasl.oauthbearer.assertion.claim.iss", None, "Issuer of assertions.", _MEDIUM),
+    flag("sasl.oauthbearer.assertion.claim.jti.include", False, "Give each assertion an id.", _MEDIUM),
+    integer("sasl.oauthbearer.assertion.claim.nbf.seconds", 60, "Assertion backdating.", check=AtLeast(0, 3600)),
+    text("sasl.oauthbearer.assertion.claim.sub", None, "Subject of assertions.", _MEDIUM),
+    text("sasl.oauthbearer.assertion.file", None, "File that contains an assertion.", _MEDIUM),
+    text("sasl.oauthbearer.assertion.private.key.file", None, "File of the key that signs assertions.", _MEDIUM),
+    secret("sasl.oauthbearer.assertion.private.key.passphrase", None, "Passphrase of the signing key.", _MEDIUM),
+    text("sasl.oauthbearer.assertion.template.file", None, "File with headers and claims of assertions.", _MEDIUM),
+    text("sasl.oauthbearer.scope.claim.name", "scope", "Claim that contains the scope."),
+    text("sasl.oauthbearer.sub.claim.name", "sub", "Claim that contains the subject."),
+    text("sasl.oauthbearer.token.endpoint.url", None, "URL from which tokens are retrieved.", _MEDIUM),
+    text("sasl.oauthbearer.jwks.endpoint.url", None, "URL from which a broker retrieves keys.", _MEDIUM),
+    long("sasl.oauthbearer.jwks.endpoint.refresh.ms", 3_600_000, "Interval at which keys are retrieved."),
+    long("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", 10_000, "Longest wait between retries."),
+    long("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", 100, "First wait between retries."),
+    integer("sasl.oauthbearer.clock.skew.seconds", 30, "Allowed difference between clocks."),
+    strings("sasl.oauthbearer.expected.audience", (), "Audiences that a broker accepts.", _HIGH, ValidList()),
+    text("sasl.oauthbearer.expected.issuer", None, "Issuer that a broker accepts.", _HIGH),
+    flag("sasl.oauthbearer.header.urlencode", False, "URL-encode client id and secret in the header."),
 )
 
 #: ``security.protocol``, ``ssl.*`` and ``sasl.*`` of any client.
 SECURITY: Final = (
     ConfigDef.of(
-        Setting(
+        text(
             "security.protocol",
-            Type.STRING,
             "PLAINTEXT",
             "Protocol of connections to brokers.",
-            OneOf(("SASL_SSL", "PLAINTEXT", "SSL", "SASL_PLAINTEXT"), any_case=True),
             Importance.MEDIUM,
+            OneOf(("SASL_SSL", "PLAINTEXT", "SSL", "SASL_PLAINTEXT"), any_case=True),
         )
     )
     | _SSL

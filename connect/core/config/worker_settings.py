@@ -18,14 +18,17 @@ from connect.core.config.config_def import (
     Importance,
     OneOf,
     Setting,
-    Type,
     ValidList,
     Value,
+    class_name,
+    flag,
+    integer,
     invalid,
+    long,
+    short,
+    strings,
+    text,
 )
-from connect.core.config.config_def import integer as _int
-from connect.core.config.config_def import long as _long
-from connect.core.config.config_def import text as _text
 from connect.core.config.connector_access import ACCESS
 from connect.core.config.rest_settings import REST
 from connect.core.config.security_settings import SECURITY
@@ -58,129 +61,121 @@ def _protocol(name: str, value: Value) -> None:
 
 
 def _switch(name: str, doc: str) -> Setting:
-    return Setting(name, Type.BOOLEAN, True, doc)
+    return flag(name, True, doc)
 
 
 def _factor(name: str, topic: str) -> Setting:
-    return Setting(name, Type.SHORT, 3, f"Replication factor of the {topic} topic at creation.", REPLICATION_FACTOR)
+    return short(name, 3, f"Replication factor of the {topic} topic at creation.", check=REPLICATION_FACTOR)
 
 
 _CONVERTERS: Final = ConfigDef.of(
-    Setting("key.converter", Type.CLASS, REQUIRED, "Converter of record keys.", importance=_HIGH),
-    Setting("value.converter", Type.CLASS, REQUIRED, "Converter of record values.", importance=_HIGH),
-    Setting(
-        "header.converter",
-        Type.CLASS,
-        "org.apache.kafka.connect.storage.SimpleHeaderConverter",
-        "Converter of header values.",
+    class_name("key.converter", REQUIRED, "Converter of record keys.", _HIGH),
+    class_name("value.converter", REQUIRED, "Converter of record values.", _HIGH),
+    class_name(
+        "header.converter", "org.apache.kafka.connect.storage.SimpleHeaderConverter", "Converter of header values."
     ),
-    _text("key.converter.plugin.version", None, "Version of the converter of keys."),
-    _text("value.converter.plugin.version", None, "Version of the converter of values."),
-    _text("header.converter.plugin.version", None, "Version of the converter of headers."),
+    text("key.converter.plugin.version", None, "Version of the converter of keys."),
+    text("value.converter.plugin.version", None, "Version of the converter of values."),
+    text("header.converter.plugin.version", None, "Version of the converter of headers."),
 )
 
 _PLUGINS: Final = ConfigDef.of(
-    Setting(
+    strings(
         "plugin.path",
-        Type.LIST,
         None,
         "Folders of Java plugins: no effect. Plugins here are Python packages.",
-        ValidList(may_be_empty=False),
+        check=ValidList(may_be_empty=False),
     ),
-    Setting(
+    text(
         "plugin.discovery",
-        Type.STRING,
         "hybrid_warn",
         "How Java discovers plugins: no effect.",
-        OneOf(("ONLY_SCAN", "SERVICE_LOAD", "HYBRID_WARN", "HYBRID_FAIL"), any_case=True),
+        check=OneOf(("ONLY_SCAN", "SERVICE_LOAD", "HYBRID_WARN", "HYBRID_FAIL"), any_case=True),
     ),
-    Setting("config.providers", Type.LIST, (), "Names of config providers, for example for secrets.", ValidList()),
-    _text(
+    strings("config.providers", (), "Names of config providers, for example for secrets.", check=ValidList()),
+    text(
         "connector.client.config.override.policy",
         "All",
         "Which client settings connectors may override: All, None, Principal, Allowlist.",
         _MEDIUM,
     ),
-    Setting(
+    strings(
         "connector.client.config.override.allowlist",
-        Type.LIST,
         (),
         "Client settings that connectors may override under the policy Allowlist.",
-        ValidList(),
         _MEDIUM,
+        ValidList(),
     ),
 )
 
 _METRICS: Final = ConfigDef.of(
-    _long("metrics.sample.window.ms", 30_000, "Window of Java's metrics: no effect.", AtLeast(0)),
-    _int("metrics.num.samples", 2, "Samples of Java's metrics: no effect.", AtLeast(1)),
-    Setting("metrics.recording.level", Type.STRING, "INFO", "No effect: see /metrics.", OneOf(("INFO", "DEBUG"))),
-    Setting(
+    long("metrics.sample.window.ms", 30_000, "Window of Java's metrics: no effect.", check=AtLeast(0)),
+    integer("metrics.num.samples", 2, "Samples of Java's metrics: no effect.", check=AtLeast(1)),
+    text("metrics.recording.level", "INFO", "No effect: see /metrics.", check=OneOf(("INFO", "DEBUG"))),
+    strings(
         "metric.reporters",
-        Type.LIST,
         ("org.apache.kafka.common.metrics.JmxReporter",),
         "Java classes that report metrics: no effect, see /metrics.",
-        ValidList(),
+        check=ValidList(),
     ),
 )
 
 _WORK: Final = ConfigDef.of(
-    _long("task.shutdown.graceful.timeout.ms", 5000, "Longest wait for tasks to stop, for all tasks together."),
-    _long("offset.flush.interval.ms", 60_000, "Interval at which source offsets are committed."),
-    _long("offset.flush.timeout.ms", 5000, "Longest commit of source offsets. No effect under exactly-once."),
+    long("task.shutdown.graceful.timeout.ms", 5000, "Longest wait for tasks to stop, for all tasks together."),
+    long("offset.flush.interval.ms", 60_000, "Interval at which source offsets are committed."),
+    long("offset.flush.timeout.ms", 5000, "Longest commit of source offsets. No effect under exactly-once."),
     _switch("topic.creation.enable", "Create the topics that topic.creation.* of source connectors configures."),
     _switch("topic.tracking.enable", "Track the topics that connectors use."),
     _switch("topic.tracking.allow.reset", "Allow REST requests to reset the topics that a connector uses."),
-    Setting(
+    text(
         "exactly.once.source.support",
-        Type.STRING,
         "disabled",
         "Exactly-once for source connectors (KIP-618). In a running group set preparing first, then enabled.",
-        OneOf(("DISABLED", "ENABLED", "PREPARING"), any_case=True),
         _HIGH,
+        OneOf(("DISABLED", "ENABLED", "PREPARING"), any_case=True),
     ),
 )
 
 _GROUP: Final = ConfigDef.of(
-    _text("group.id", REQUIRED, "Name of the group of workers.", _HIGH),
-    _int(
-        "session.timeout.ms", 10_000, "Longest time without a heartbeat before the group removes a worker.", None, _HIGH
-    ),
-    _int("rebalance.timeout.ms", 60_000, "Time that workers have to join a rebalance.", None, _HIGH),
-    _int("heartbeat.interval.ms", 3000, "Interval of a worker's heartbeats to the group coordinator.", None, _HIGH),
-    _int("worker.sync.timeout.ms", 3000, "Longest read of the config topic to its end.", None, _MEDIUM),
-    _int("worker.unsync.backoff.ms", 300_000, "Wait before rejoining after a failed sync.", None, _MEDIUM),
-    Setting("connect.protocol", Type.STRING, "sessioned", "Protocol of the worker group.", _protocol),
-    _int(
+    text("group.id", REQUIRED, "Name of the group of workers.", _HIGH),
+    integer("session.timeout.ms", 10_000, "Longest time without a heartbeat before the group removes a worker.", _HIGH),
+    integer("rebalance.timeout.ms", 60_000, "Time that workers have to join a rebalance.", _HIGH),
+    integer("heartbeat.interval.ms", 3000, "Interval of a worker's heartbeats to the group coordinator.", _HIGH),
+    integer("worker.sync.timeout.ms", 3000, "Longest read of the config topic to its end.", _MEDIUM),
+    integer("worker.unsync.backoff.ms", 300_000, "Wait before rejoining after a failed sync.", _MEDIUM),
+    text("connect.protocol", "sessioned", "Protocol of the worker group.", check=_protocol),
+    integer(
         "scheduled.rebalance.max.delay.ms",
         300_000,
         "Longest wait for a lost worker to return before its connectors and tasks are reassigned. Unless this is set, "
         "work under worker.lease.ms does not wait.",
-        AtLeast(0, 2**31 - 1),
+        check=AtLeast(0, 2**31 - 1),
     ),
-    _int("inter.worker.key.ttl.ms", 3_600_000, "Life of the session key of the group.", AtLeast(0, 2**31 - 1)),
-    Setting("inter.worker.key.generation.algorithm", Type.STRING, "HmacSHA256", "Session key algorithm.", _algorithm),
-    _int("inter.worker.key.size", None, "Bits of the session key; null: the algorithm's.", AtLeast(40, nullable=True)),
-    Setting(
-        "inter.worker.signature.algorithm", Type.STRING, "HmacSHA256", "Algorithm of internal signatures.", _algorithm
+    integer("inter.worker.key.ttl.ms", 3_600_000, "Life of the session key of the group.", check=AtLeast(0, 2**31 - 1)),
+    text("inter.worker.key.generation.algorithm", "HmacSHA256", "Session key algorithm.", check=_algorithm),
+    integer(
+        "inter.worker.key.size",
+        None,
+        "Bits of the session key; null: the algorithm's.",
+        check=AtLeast(40, nullable=True),
     ),
-    Setting(
+    text("inter.worker.signature.algorithm", "HmacSHA256", "Algorithm of internal signatures.", check=_algorithm),
+    strings(
         "inter.worker.verification.algorithms",
-        Type.LIST,
         ("HmacSHA256",),
         "Accepted signature algorithms; inter.worker.signature.algorithm must be one of them.",
-        _algorithm,
+        check=_algorithm,
     ),
 )
 
 _STORAGE: Final = ConfigDef.of(
-    _text("config.storage.topic", REQUIRED, "Topic of connector configs; always one partition.", _HIGH),
+    text("config.storage.topic", REQUIRED, "Topic of connector configs; always one partition.", _HIGH),
     _factor("config.storage.replication.factor", "config"),
-    _text("offset.storage.topic", REQUIRED, "Topic of source offsets.", _HIGH),
-    Setting("offset.storage.partitions", Type.INT, 25, "Partitions of the offset topic at creation.", PARTITIONS),
+    text("offset.storage.topic", REQUIRED, "Topic of source offsets.", _HIGH),
+    integer("offset.storage.partitions", 25, "Partitions of the offset topic at creation.", check=PARTITIONS),
     _factor("offset.storage.replication.factor", "offset"),
-    _text("status.storage.topic", REQUIRED, "Topic of the states of connectors and tasks.", _HIGH),
-    Setting("status.storage.partitions", Type.INT, 5, "Partitions of the status topic at creation.", PARTITIONS),
+    text("status.storage.topic", REQUIRED, "Topic of the states of connectors and tasks.", _HIGH),
+    integer("status.storage.partitions", 5, "Partitions of the status topic at creation.", check=PARTITIONS),
     _factor("status.storage.replication.factor", "status"),
 )
 
@@ -203,36 +198,39 @@ _CLIENT: Final = COMMON.only(
     changed(COMMON.settings["client.id"], "", _LOW),
     changed(COMMON.settings["receive.buffer.bytes"], 32_768),
     changed(COMMON.settings["request.timeout.ms"], 40_000),
-    _long("socket.connection.setup.timeout.ms", 10_000, "Timeout of the first attempt to connect.", AtLeast(0)),
-    _long("socket.connection.setup.timeout.max.ms", 30_000, "Longest timeout of an attempt to connect.", AtLeast(0)),
+    long("socket.connection.setup.timeout.ms", 10_000, "Timeout of the first attempt to connect.", check=AtLeast(0)),
+    long(
+        "socket.connection.setup.timeout.max.ms", 30_000, "Longest timeout of an attempt to connect.", check=AtLeast(0)
+    ),
 )
 
 #: Keys that Java does not have.
 OWN: Final = ConfigDef.of(
-    _int(
+    integer(
         "worker.lease.ms",
         None,
         "How long connectors and tasks keep running without a response from the group coordinator; null: half of the "
         "session timeout, at most 5000.",
-        AtLeast(1000, _DAY_MS, nullable=True),
+        check=AtLeast(1000, _DAY_MS, nullable=True),
     ),
-    _int(
+    integer(
         "worker.progress.timeout.ms",
         30_000,
         "How long the worker's loop may block before it stops sending heartbeats and renewing the leases of its "
         "slices, like max.poll.interval.ms of a consumer.",
-        AtLeast(1000, _DAY_MS),
+        check=AtLeast(1000, _DAY_MS),
     ),
     # Java's distribution leaves the class out of the worker's plugins for the same reason (KAFKA-13748).
-    Setting(
+    flag(
         "file.stream.source.enable",
-        Type.BOOLEAN,
         False,
         "Allow FileStreamSource connectors, which can read any file that the worker can read.",
     ),
-    Setting("audit.enable", Type.BOOLEAN, False, "Record who changed what in the audit topic, which is then created."),
-    _text("audit.topic", "", "Name of the audit topic. Empty: mm2-audit.<group.id>.internal."),
-    _long("audit.retention.ms", 90 * _DAY_MS, "Retention of the audit topic at creation; -1: no limit.", AtLeast(-1)),
+    flag("audit.enable", False, "Record who changed what in the audit topic, which is then created."),
+    text("audit.topic", "", "Name of the audit topic. Empty: mm2-audit.<group.id>.internal."),
+    long(
+        "audit.retention.ms", 90 * _DAY_MS, "Retention of the audit topic at creation; -1: no limit.", check=AtLeast(-1)
+    ),
     *ACCESS.settings.values(),
 )
 

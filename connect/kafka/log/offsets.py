@@ -142,17 +142,21 @@ def _epochs_request(
     partitions: Collection[Partition], epochs: Mapping[Partition, int], metadata: ClusterMetadata
 ) -> OffsetForLeaderEpochRequest:
     of_topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
-    topics: dict[str, OffsetForLeaderEpochRequest.OffsetForLeaderTopic] = {}
-    for topic, index in partitions:
-        entry = topics.setdefault(topic, of_topic(topic=topic, partitions=[]))
-        entry.partitions.append(
-            of_topic.OffsetForLeaderPartition(
-                partition=index,
-                current_leader_epoch=metadata.leader_epoch(topic, index),
-                leader_epoch=epochs[topic, index],
-            )
+    topics = [
+        of_topic(
+            topic=topic,
+            partitions=[
+                of_topic.OffsetForLeaderPartition(
+                    partition=index,
+                    current_leader_epoch=metadata.leader_epoch(topic, index),
+                    leader_epoch=epochs[topic, index],
+                )
+                for index in indexes
+            ],
         )
-    return OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=list(topics.values()))
+        for topic, indexes in by_topic(partitions).items()
+    ]
+    return OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=topics)
 
 
 async def _ask(
@@ -225,15 +229,22 @@ async def _ask_leader(
 def _request(
     partitions: Collection[Partition], timestamp_ms: int, isolation: int, metadata: ClusterMetadata
 ) -> ListOffsetsRequest:
-    topics: dict[str, ListOffsetsRequest.ListOffsetsTopic] = {}
-    for topic, index in partitions:
-        entry = topics.setdefault(topic, ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[]))
-        entry.partitions.append(
-            ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(
-                partition_index=index, current_leader_epoch=metadata.leader_epoch(topic, index), timestamp=timestamp_ms
-            )
+    of_topic = ListOffsetsRequest.ListOffsetsTopic
+    topics = [
+        of_topic(
+            name=topic,
+            partitions=[
+                of_topic.ListOffsetsPartition(
+                    partition_index=index,
+                    current_leader_epoch=metadata.leader_epoch(topic, index),
+                    timestamp=timestamp_ms,
+                )
+                for index in indexes
+            ],
         )
-    return ListOffsetsRequest(replica_id=_CONSUMER, isolation_level=isolation, topics=list(topics.values()))
+        for topic, indexes in by_topic(partitions).items()
+    ]
+    return ListOffsetsRequest(replica_id=_CONSUMER, isolation_level=isolation, topics=topics)
 
 
 def _refused(topic: str, row: Any) -> RetriableError | PermanentError:

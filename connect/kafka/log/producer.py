@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
@@ -21,7 +20,7 @@ from kafka.protocol.producer.produce import ProduceRequest
 
 from connect.core.errors import ClusterUnreachable, HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, NotAuthorized, error_name
-from connect.kafka.concurrency import in_turns, retried, together, until
+from connect.kafka.concurrency import in_turns, retried, together, until, wall_ms
 from connect.kafka.log import active_producers, transactions
 from connect.kafka.log.committed_offsets import Committed, commit_in_transaction
 from connect.kafka.log.transactions import Partition, ProducerIdentity
@@ -352,7 +351,7 @@ async def _batches(
     records: Sequence[OutRecord], begin: Callable[[int], DefaultRecordBatchBuilder], sequence: int
 ) -> list[Batch]:
     """Return batches of ``records`` in order, each as large as the builder from ``begin`` (given a sequence) allows."""
-    now_ms = int(time.time() * 1000)
+    now_ms = wall_ms()
     batches: list[Batch] = []
     builder, count = None, 0
     async for record in in_turns(records):

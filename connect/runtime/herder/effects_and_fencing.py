@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Protocol
 
@@ -35,6 +35,7 @@ from connect.runtime.herder.driver import HerderDriver
 from connect.runtime.herder.loggers import Loggers
 from connect.runtime.task.client_configs import task_transactional_id
 from connect.runtime.task.task_control import FailureTrace
+from connect.runtime.task_builder import TaskSpec
 from connect.runtime.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -282,30 +283,30 @@ class EffectHandler:
         self.worker.start_connector(effect.name, props, effect.target)
 
     def start_task(self, effect: events.StartTask) -> None:
-        task, snapshot = effect.task, self.core.snapshot
-        connector, props = snapshot.connector_config(task.connector), snapshot.task_config(task)
-        assert connector is not None
-        assert props is not None
+        spec = self._spec(effect.task)
+        assert spec is not None
         assert self.worker is not None
-        generation = snapshot.task_generation(task.connector)
-        fenced = self.config.exactly_once_enabled
-        self.worker.start_task(
-            task,
-            connector,
-            props,
-            effect.target,
-            task_count=snapshot.task_count(task.connector),
-            before=(lambda: self._fence_older(task.connector)) if fenced else None,
-            after=(lambda: self._check_newest(task, generation)) if fenced else None,
-        )
+        if self.config.exactly_once_enabled:
+            connector = effect.task.connector
+            generation = self.core.snapshot.task_generation(connector)
+            spec = replace(
+                spec,
+                before=lambda: self._fence_older(connector),
+                after=lambda: self._check_newest(effect.task, generation),
+            )
+        self.worker.start_task(spec, effect.target)
 
     def reconfigure_task(self, task: TaskId) -> bool:
+        assert self.worker is not None
+        spec = self._spec(task)
+        return spec is not None and self.worker.reconfigure_task(spec)
+
+    def _spec(self, task: TaskId) -> TaskSpec | None:
         snapshot = self.core.snapshot
         connector, props = snapshot.connector_config(task.connector), snapshot.task_config(task)
         if connector is None or props is None:
-            return False
-        assert self.worker is not None
-        return self.worker.reconfigure_task(task, connector, props, task_count=snapshot.task_count(task.connector))
+            return None
+        return TaskSpec(task, connector, props, snapshot.task_count(task.connector))
 
     def write_status(self, work: str | TaskId, state: State, *, safe: bool) -> None:
         status = Status(state, self.worker_id, self.core.generation, restarts=self.restarts.last(work))

@@ -26,7 +26,9 @@ from connect.core.config.config_def import (
     Value,
     Width,
     convert,
+    flag,
     split_list,
+    text,
 )
 from connect.core.config.connector_access import NotAllowed
 from connect.core.config.connector_settings import (
@@ -63,13 +65,13 @@ def client_overrides(kind: ClientKind, props: Mapping[str, str], policy: Overrid
     prefix = f"{kind}.override."
     infos: list[ConfigInfo] = []
     groups: list[str] = []
-    for key, text in props.items():
+    for key, written in props.items():
         if not key.startswith(prefix):
             continue
         name = key.removeprefix(prefix)
         setting = declared.settings.get(name)
         objection = policy.objection(name)
-        found = text if setting is None else _converted(name, text, kind)
+        found = written if setting is None else _converted(name, written, kind)
         value = ConfigValue(name, found, () if objection is None else (objection,))
         infos.append(ConfigInfo(None if setting is None else key_info(setting, prefix), value_info(value, prefix)))
         if setting is not None and setting.group is not None:
@@ -333,14 +335,8 @@ _TRANSFORMS: Final = _Aliases(
     TRANSFORMS_GROUP,
     "Transformation",
     ConfigDef.of(
-        Setting(
-            "predicate",
-            Type.STRING,
-            None,
-            "Alias of the predicate that selects the records to transform.",
-            importance=Importance.MEDIUM,
-        ),
-        Setting("negate", Type.BOOLEAN, False, "Negate the predicate.", importance=Importance.MEDIUM),
+        text("predicate", None, "Alias of the predicate that selects the records to transform.", Importance.MEDIUM),
+        flag("negate", False, "Negate the predicate.", Importance.MEDIUM),
     ),
 )
 _PREDICATES: Final = _Aliases(PluginKind.PREDICATE, "predicates", PREDICATES_GROUP, "Predicate", ConfigDef())

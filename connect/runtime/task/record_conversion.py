@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -28,7 +27,7 @@ from connect.api.transformations import NamedStep, TransformationStep, named_ste
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import HeliographError, RetriableError
 from connect.core.model import TaskId
-from connect.kafka.concurrency import is_set_within
+from connect.kafka.concurrency import is_set_within, wall_ms
 from connect.runtime.plugins.plugin_errors import SecretMask
 from connect.runtime.plugins.plugin_registry import CONVERTERS, Plugins, Role
 from connect.runtime.task.record_delivery import OutgoingRecord
@@ -131,7 +130,7 @@ class ErrorHandler:
 
     def _given_up(self, stage: Stage, doing: object, record: SourceRecord, error: Exception) -> Exception:
         self.counters.errors += 1
-        self.counters.last_error_ms = int(time.time() * 1000)
+        self.counters.last_error_ms = wall_ms()
         if self.settings.log_enabled:
             self._report(stage, doing, record, error)
         if not self.settings.tolerates_all:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
@@ -109,7 +110,8 @@ def test_ctrl_c_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_log_line_is_one_line_with_time_level_and_message(root_logger: logging.Logger) -> None:
     stream = io.StringIO()
-    configure_logging(handler=logging.StreamHandler(stream))
+    with redirect_stderr(stream):
+        configure_logging()
     try:
         raise ValueError("of\ntwo lines")
     except ValueError:
@@ -123,7 +125,8 @@ def test_a_log_line_is_one_line_with_time_level_and_message(root_logger: logging
 
 def test_a_log_in_json_has_the_fields_of_a_state_change(root_logger: logging.Logger) -> None:
     stream = io.StringIO()
-    configure_logging("DEBUG", logging.StreamHandler(stream), "json")
+    with redirect_stderr(stream):
+        configure_logging("DEBUG", "json")
     log = logging.getLogger("connect.test")
     state_changed(log, logging.WARNING, "topic-deleted", "us.a", "%s: deleted\n%s", "us->eu", "us.a")
     try:
@@ -144,7 +147,8 @@ def test_a_log_in_json_has_the_fields_of_a_state_change(root_logger: logging.Log
 
 def test_a_log_in_json_takes_fields_of_any_type(root_logger: logging.Logger) -> None:
     stream = io.StringIO()
-    configure_logging("INFO", logging.StreamHandler(stream), "json")
+    with redirect_stderr(stream):
+        configure_logging("INFO", "json")
     root_logger.warning("of %s\n%s", {1}, "a library", extra={"event": OSError("x"), "subject": {(1, 2): float("nan")}})
     (line,) = stream.getvalue().splitlines()
     found = json.loads(line, parse_constant=pytest.fail)
@@ -153,7 +157,8 @@ def test_a_log_in_json_takes_fields_of_any_type(root_logger: logging.Logger) -> 
 
 def test_what_wants_only_critical_messages_gets_none_of_libraries(root_logger: logging.Logger) -> None:
     stream = io.StringIO()
-    configure_logging("CRITICAL", logging.StreamHandler(stream))
+    with redirect_stderr(stream):
+        configure_logging("CRITICAL")
     logging.getLogger("aiokafka.producer").warning("got an error, retrying")
     assert stream.getvalue() == ""
 

@@ -75,10 +75,9 @@ def test_headers_are_written_as_text(value: Any, schema: Schema | None, text: st
 
 def test_headers_without_a_value() -> None:
     assert SimpleHeaderConverter().from_connect_header("t", "h", None, None) is None
-    assert SimpleHeaderConverter().to_connect_header("t", "h", None) == (None, None)
 
 
-headers = st.recursive(
+texts = st.recursive(
     st.booleans()
     | st.integers(-(2**63), 2**63 - 1)
     | st.text(alphabet="abcXYZ äöü", min_size=1).map(lambda s: "x" + s),
@@ -87,10 +86,9 @@ headers = st.recursive(
 )
 
 
-@given(headers)
-def test_headers_come_back(value: Any) -> None:
-    made = SimpleHeaderConverter()
-    data = made.from_connect_header("t", "h", None, value)
-    back = made.to_connect_header("t", "h", data)[1]
+@given(texts)
+def test_headers_mean_what_was_written(value: Any) -> None:
+    data = SimpleHeaderConverter().from_connect_header("t", "h", None, value)
+    assert data is not None
     # A string of a list is quoted; one that stands alone may only look like another value, as in Java.
-    assert back == value
+    assert parse_string(data.decode())[1] == value

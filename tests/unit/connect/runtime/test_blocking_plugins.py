@@ -21,6 +21,7 @@ from connect.kafka.threads import PluginThread
 from connect.runtime import worker as runtime_worker
 from connect.runtime.plugins.config_validation import validate_connector
 from connect.runtime.plugins.plugin_registry import Plugins
+from connect.runtime.task_builder import TaskSpec
 from connect.runtime.worker import Worker
 from tests.kit.work import Heard, TestConnector, memory_topic, worker_config
 from tests.kit.work import plugins as built_in
@@ -143,7 +144,7 @@ def worker(found: Plugins, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> Wor
 def start(worker: Worker, name: str) -> None:
     props = {"name": name, "connector.class": name.capitalize(), "tasks.max": "1"}
     worker.start_connector(name, props, TargetState.STARTED)
-    worker.start_task(TaskId(name, 0), props, {}, TargetState.STARTED, task_count=1)
+    worker.start_task(TaskSpec(TaskId(name, 0), props, {}, 1), TargetState.STARTED)
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -15,6 +15,7 @@ from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import NotRunning, PermanentError, TooManyTasks
 from connect.core.model import State, TargetState, TaskId
 from connect.runtime.task.task_control import Starts
+from connect.runtime.task_builder import TaskSpec
 from connect.runtime.worker import Worker
 from tests.kit import virtual_time
 from tests.kit.virtual_time import in_virtual_time
@@ -39,7 +40,7 @@ class Here:
         await asyncio.sleep(0.1)
 
     async def start_task(self, target: TargetState = STARTED, *, task_count: int = 1, **checks: Any) -> None:
-        self.worker.start_task(TASK, PROPS, {"k": "v"}, target, task_count=task_count, **checks)
+        self.worker.start_task(TaskSpec(TASK, PROPS, {"k": "v"}, task_count, **checks), target)
         await asyncio.sleep(0.1)
 
     async def aim(self, target: TargetState) -> None:
@@ -190,7 +191,7 @@ async def test_a_connector_that_is_not_known_or_a_sink_fails_with_a_sentence() -
         await here.start(props={**PROPS, "connector.class": named})
         assert here.heard.of("c") == [State.FAILED]
         assert reported in (here.heard.traces["c"] or "")
-        here.worker.start_task(TASK, {**PROPS, "connector.class": named}, {}, STARTED, task_count=1)
+        here.worker.start_task(TaskSpec(TASK, {**PROPS, "connector.class": named}, {}, 1), STARTED)
         await asyncio.sleep(0.1)
         assert here.heard.of(TASK) == [State.FAILED]
         assert reported in (here.heard.traces[TASK] or "")
@@ -301,7 +302,7 @@ def test_a_stored_config_that_names_a_file_of_the_worker_does_not_start() -> Non
         here = Here(noting())
         await here.start(props={**PROPS, **named})
         assert "NotAllowed" in (here.heard.traces["c"] or "")
-        here.worker.start_task(TASK, PROPS, named, STARTED, task_count=1)
+        here.worker.start_task(TaskSpec(TASK, PROPS, named, 1), STARTED)
         await asyncio.sleep(0.1)
         assert "NotAllowed" in (here.heard.traces[TASK] or "")
         await here.stop()
@@ -477,7 +478,7 @@ def test_an_engine_takes_another_config_as_it_runs_or_refuses_it() -> None:
         here = Here(kind)
 
         def offer(value: str) -> bool:
-            return here.worker.reconfigure_task(TASK, PROPS, {"k": value}, task_count=1)
+            return here.worker.reconfigure_task(TaskSpec(TASK, PROPS, {"k": value}, 1))
 
         assert not offer("early"), "nothing runs yet"
         await here.start_task()
@@ -486,7 +487,7 @@ def test_an_engine_takes_another_config_as_it_runs_or_refuses_it() -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Engine, "reconfigure", lambda *_: 1 / 0)
             assert not offer("x"), "a mistake of its author's costs a restart and no more"
-        assert not here.worker.reconfigure_task(TASK, PROPS, {"k": "x"}, task_count=3), "more than tasks.max"
+        assert not here.worker.reconfigure_task(TaskSpec(TASK, PROPS, {"k": "x"}, 3)), "more than tasks.max"
         await here.aim(PAUSED)
         assert not offer("paused")
         await here.aim(STARTED)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from connect.cli.commands.offsets import OffsetsAnswer, OffsetsQuestion, Row, lines, run_offsets
-from connect.cli.daemons.strimzi_resource import run_with_arguments
+from connect.cli.daemons.strimzi_resource import ResourceArguments, run_resource
 from connect.core.config.properties import parse_properties
 from connect.core.errors import ConfigError
 from connectors.config.mm2_properties import MirrorMakerConfig
@@ -32,8 +32,8 @@ def test_the_resource_of_the_page_comes_to_what_stands_below_it(
     secret = tmp_path / "secrets" / "us-ca" / "ca.crt"
     secret.parent.mkdir(parents=True)
     secret.touch()
-    arguments = ["-f", str(file), "--secrets", str(tmp_path / "secrets"), "--print"]
-    assert run_with_arguments("heliograph mirror", arguments) == 0
+    arguments = ResourceArguments(str(file), secrets=tmp_path / "secrets", prints=True)
+    assert run_resource("heliograph mirror", arguments) == 0
     assert capsys.readouterr().out.replace(str(tmp_path / "secrets"), "/run/secrets") == printed
 
 

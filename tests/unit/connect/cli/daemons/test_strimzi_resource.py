@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from connect.api.plugins import config_providers
-from connect.cli.daemons.strimzi_resource import checked_connectors, parse_arguments, run_with_arguments, see_to
+from connect.cli.daemons.strimzi_resource import ResourceArguments, checked_connectors, run_resource, see_to
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError, PermanentError, RetriableError
 from connect.core.model import TargetState
@@ -30,21 +30,11 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["-f", "/not/there"], "cannot read /not/there"),
-        (["-f", "{file}", "--set", "a"], "--set: 'a' is not KEY=VALUE"),
-        (["-f", "{file}", "--json"], "--json: needs --print"),
-        (["-f"], "-f"),
-    ],
+    ("arguments", "words"), [({"settings": ["a"]}, "'a' is not KEY=VALUE"), ({"as_json": True}, "--json needs --print")]
 )
-def test_wrong_arguments_end_in_255(
-    arguments: list[str], words: str, file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parse_arguments(PROGRAM, [each.format(file=file) for each in arguments])
-    assert ended.value.code == 255
-    assert words in capsys.readouterr().err
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], words: str, file: Path) -> None:
+    with pytest.raises(ConfigError, match=words):
+        run_resource(PROGRAM, ResourceArguments(str(file), **arguments))
 
 
 def test_what_is_printed_can_be_read_by_programs_and_shows_no_password(
@@ -52,12 +42,13 @@ def test_what_is_printed_can_be_read_by_programs_and_shows_no_password(
 ) -> None:
     secret = "    authentication: {type: custom, sasl: true, config: {sasl.jaas.config: hush}}\n"
     text = NEW.replace("    alias: eu\n", f"    alias: eu\n{secret}") + "  replicas: 2\n"
-    for more in (["--json"], []):
+    for as_json in (True, False):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-        assert run_with_arguments(PROGRAM, ["-f", "-", "--print", "--set", "listeners=http://:1", *more]) == 0
+        arguments = ResourceArguments("-", settings=["listeners=http://:1"], prints=True, as_json=as_json)
+        assert run_resource(PROGRAM, arguments) == 0
         reported = capsys.readouterr().out
         assert "hush" not in reported
-        if more:
+        if as_json:
             found = json.loads(reported)
             assert found["worker"]["listeners"] == "http://:1"
             assert found["worker"]["sasl.jaas.config"] == "[hidden]"
@@ -89,7 +80,8 @@ def test_what_is_printed_shows_references_and_no_secrets(
     key: str, value: str, shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(NEW.encode())))
-    assert run_with_arguments(PROGRAM, ["-f", "-", "--print", "--json", "--set", f"{key}={value}"]) == 0
+    arguments = ResourceArguments("-", settings=[f"{key}={value}"], prints=True, as_json=True)
+    assert run_resource(PROGRAM, arguments) == 0
     assert json.loads(capsys.readouterr().out)["worker"][key] == shown
 
 
@@ -100,24 +92,24 @@ def test_secrets_have_to_be_there_before_anything_is_started(file: Path, tmp_pat
         )
     )
     with pytest.raises(ConfigError, match=r"mirror\.yaml:9: .* needs secret ca. Set --secrets DIR"):
-        run_with_arguments(PROGRAM, ["-f", str(file)])
+        run_resource(PROGRAM, ResourceArguments(str(file)))
     (tmp_path / "secrets").mkdir()
     with pytest.raises(ConfigError, match=r"mirror\.yaml:9: .*/secrets/ca/a does not exist"):
-        run_with_arguments(PROGRAM, ["-f", str(file), "--secrets", str(tmp_path / "secrets")])
+        run_resource(PROGRAM, ResourceArguments(str(file), secrets=tmp_path / "secrets"))
     with pytest.raises(ConfigError, match=r"--secrets: .* is not a folder"):
-        run_with_arguments(PROGRAM, ["-f", str(file), "--secrets", str(file)])
+        run_resource(PROGRAM, ResourceArguments(str(file), secrets=file))
 
 
 def test_a_variable_that_is_not_set_is_named(
-    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    file: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     references = "${strimzienv:HERE}${strimzienv:NOWHERE}${strimzisecrets:a:b}"
     file.write_text(NEW.replace("sourceConnector: {}", f"sourceConnector: {{config: {{topics: '{references}'}}}}"))
     monkeypatch.setenv("HERE", "x")
     monkeypatch.delenv("NOWHERE", raising=False)
     with pytest.raises(ConfigError, match=r"mirror\.yaml:18: .*config\.topics needs secret a"):
-        run_with_arguments(PROGRAM, ["-f", str(file)])
-    (said,) = capsys.readouterr().err.splitlines()
+        run_resource(PROGRAM, ResourceArguments(str(file)))
+    (said,) = caplog.messages
     assert ":18: spec.mirrors[0].sourceConnector.config.topics: environment variable NOWHERE is not set" in said
 
 

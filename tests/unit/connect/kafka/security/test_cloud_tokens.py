@@ -8,40 +8,16 @@ import sys
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlencode
 
 import pytest
 
 from connect.core.errors import ConfigError, SecurityError
-from connect.kafka.security import cloud_tokens
 from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
 from connect.kafka.security.oauth import Tokens
 
-SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 MSK = "b-1.demo.abc.c2.kafka.eu-west-1.amazonaws.com:9098,b-2.demo.abc.c2.kafka.eu-west-1.amazonaws.com:9098"
 GOOGLE = "com.google.cloud.hosted.kafka.auth.GcpLoginCallbackHandler"
-
-
-def test_the_signing_key_of_the_reference() -> None:
-    """Of "Examples of how to derive a signing key for Signature Version 4"."""
-    key = cloud_tokens.signing_key(SECRET, "20120215", "us-east-1", "iam")
-    assert key.hex() == "f4780e2d9f65fa895f9c67b32ce1baf0b0d8a43505a000a1a9e090d414db404d"
-
-
-def test_the_signed_url_of_the_reference() -> None:
-    """Of "Authenticating Requests: Using Query Parameters (AWS Signature Version 4)"."""
-    url = cloud_tokens.signed_url(
-        "examplebucket.s3.amazonaws.com",
-        "/test.txt",
-        {},
-        ("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", None),
-        ("us-east-1", "s3"),
-        datetime(2013, 5, 24, tzinfo=UTC),
-        expires_s=86_400,
-        payload="UNSIGNED-PAYLOAD",
-    )
-    signature = "aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404"
-    assert url.endswith(f"&X-Amz-Signature={signature}")
 
 
 def settings(**properties: str) -> ConnectionSettings:
@@ -58,22 +34,32 @@ def token_of(made: ConnectionSettings) -> tuple[str, float]:
 
 
 class Botocore:
-    """What is used of ``botocore.session``."""
+    """What is used of ``botocore``. It signs by adding what it was given to the URL."""
 
     profiles: tuple[str | None, ...] = ()
 
-    def __init__(self, keys: object) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, keys: object) -> None:
         self._keys = keys
+        for module in ("session", "auth", "awsrequest"):
+            monkeypatch.setitem(sys.modules, f"botocore.{module}", self)
 
     def Session(self, profile: str | None) -> Any:  # its name there
         self.profiles = (*self.profiles, profile)
         found = None if self._keys is None else SimpleNamespace(get_frozen_credentials=lambda: self._keys)
         return SimpleNamespace(get_credentials=lambda: found)
 
+    def AWSRequest(self, method: str, url: str, params: dict[str, str]) -> Any:
+        return SimpleNamespace(url=f"{url}?{urlencode(params)}")
+
+    def SigV4QueryAuth(self, keys: object, service: str, region: str, expires: int) -> Any:
+        def add_auth(request: Any) -> None:
+            request.url += f"&X-Amz-Credential={keys}/{region}/{service}&X-Amz-Expires={expires}"
+
+        return SimpleNamespace(add_auth=add_auth)
+
 
 def test_msk_gets_a_signed_url_for_its_region(monkeypatch: pytest.MonkeyPatch) -> None:
-    botocore = Botocore(SimpleNamespace(access_key="AKIAIOSFODNN7EXAMPLE", secret_key=SECRET, token="session/token+"))
-    monkeypatch.setitem(sys.modules, "botocore.session", botocore)
+    botocore = Botocore(monkeypatch, "keys")
     made = settings(
         sasl_mechanism="AWS_MSK_IAM",
         sasl_jaas_config='software.amazon.msk.auth.iam.IAMLoginModule required awsProfileName="mirror";',
@@ -81,17 +67,14 @@ def test_msk_gets_a_signed_url_for_its_region(monkeypatch: pytest.MonkeyPatch) -
     )
     token, life_s = token_of(made)
     assert (life_s, botocore.profiles) == (900, ("mirror",))
-    url = urlsplit(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode())
-    found = {name: value for name, (value,) in parse_qs(url.query).items()}
-    assert (url.hostname, found["Action"]) == ("kafka.eu-west-1.amazonaws.com", "kafka-cluster:Connect")
-    assert found["X-Amz-Credential"].endswith("/eu-west-1/kafka-cluster/aws4_request")
-    assert (found["X-Amz-Security-Token"], found["X-Amz-Expires"]) == ("session/token+", "900")
-    assert len(found["X-Amz-Signature"]) == 64
-    assert SECRET not in url.query
+    assert base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode() == (
+        "https://kafka.eu-west-1.amazonaws.com/?Action=kafka-cluster%3AConnect"
+        "&X-Amz-Credential=keys/eu-west-1/kafka-cluster&X-Amz-Expires=900&User-Agent=heliograph"
+    )
 
 
 def test_msk_without_credentials_or_region_or_with_a_role_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "botocore.session", Botocore(None))
+    Botocore(monkeypatch, None)
     monkeypatch.delenv("AWS_REGION", raising=False)
     module = "software.amazon.msk.auth.iam.IAMLoginModule required"
     for properties, said in (

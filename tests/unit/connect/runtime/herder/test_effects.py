@@ -78,7 +78,7 @@ class Leaderless:
             task_count=lambda name: 1,
         )
         effect_handler = made(config=SimpleNamespace(exactly_once_enabled=True), core=self, fence=self, internal=self)
-        effect_handler.worker = cast(Any, SimpleNamespace(start_task=lambda *_, before, **__: found.append(before)))
+        effect_handler.worker = cast(Any, SimpleNamespace(start_task=lambda spec, _: found.append(spec.before)))
         effect_handler.start_task(StartTask(TaskId("c", 0), TargetState.STARTED))
         return found[0]
 

@@ -16,6 +16,7 @@ from connect.core.model import State, TargetState, TaskId
 from connect.kafka.threads import PluginThread
 from connect.runtime.plugins.plugin_errors import PluginBroke, SecretMask, masked, plugin_call
 from connect.runtime.task.record_delivery import TaskCallbacks
+from connect.runtime.task_builder import TaskSpec
 from connect.runtime.worker import Worker
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.work import Heard, TestConnector, memory_topic, plugins, record, worker_config
@@ -102,7 +103,7 @@ async def test_a_connector_that_wants_to_end_more_than_itself_has_failed(where: 
 @in_virtual_time
 async def test_a_task_that_wants_to_end_more_than_itself_has_failed(where: str, error: BaseException) -> None:
     worker, heard = a_worker(broken(where, error))
-    worker.start_task(TASK, PROPS, {}, TargetState.STARTED, task_count=1)
+    worker.start_task(TaskSpec(TASK, PROPS, {}, 1), TargetState.STARTED)
     await asyncio.sleep(0.1)
     assert heard.last(TASK) is State.FAILED
     assert type(error).__name__ in (heard.traces[TASK] or "")
