@@ -252,7 +252,7 @@ def _check(config: WorkerConfig) -> None:
             "continue after the group has assigned it to another worker",
             "worker.lease.ms",
         )
-    check_access(config.values, config.props, config.values.strings("rest.extension.classes"))
+    check_access(config.values, config.props)
     if (
         config.connect_protocol != "sessioned"
         and serves_others(config.listeners)
