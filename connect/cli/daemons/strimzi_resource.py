@@ -275,14 +275,8 @@ def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
     if parsed.print:
         (show_json if parsed.json else print)((as_json if parsed.json else as_files)(translation))
         return EXIT_OK
-    for notice in translation.notices:
+    for notice in translation.start_notices(os.environ):
         log.warning("%s:%d: %s: %s", parsed.file, notice.line, notice.path, notice.text)
-    for name, node in translation.variables:
-        if name not in os.environ:
-            log.warning(
-                "%s:%d: %s: environment variable %s is not set, so the reference to it is not resolved, as in Java",
-                *(parsed.file, node.line, node.path, name),
-            )
     _refuse_missing(translation, parsed)
     return _run(program, translation)
 
