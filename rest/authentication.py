@@ -14,9 +14,9 @@ import logging
 import re
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -29,10 +29,10 @@ from starlette.types import Scope
 
 from connect.core.config.jaas import JaasError, parse_jaas
 from connect.core.config.properties import load_properties
-from connect.core.config.rest_settings import JWKS_URL, LOGIN_CONFIG
+from connect.core.config.rest_settings import ADMIN_HTTPS_PREFIX, HTTPS_PREFIX, JWKS_URL, LOGIN_CONFIG, is_loopback
 from connect.core.errors import ConfigError, HeliographError
 from rest.access import ANYONE, Caller, Roles
-from rest.rest_config import JwtSettings, RestAccess
+from rest.rest_config import JwtSettings, RestAccess, RestSettings, RestTls
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +87,8 @@ class PasswordFile:
         self._stat: tuple[int, ...] = ()
         self._digests: Mapping[str, bytes] = {}
         self._looked_s = time.monotonic()
+        #: A warning about the file, empty without one.
+        self.notice = ""
         self._read()
 
     async def verify(self, user: str, password: str) -> bool:
@@ -94,28 +96,32 @@ class PasswordFile:
         if time.monotonic() - self._looked_s > _LOOK_AGAIN_S:
             self._looked_s = time.monotonic()
             try:
-                await asyncio.to_thread(self._read)
+                if await asyncio.to_thread(self._read) and self.notice:
+                    log.warning("%s", self.notice)
             except ConfigError as error:
                 log.warning("%s; the users read before remain", error)
         expected = self._digests.get(user, b"\0" * 32)
         return hmac.compare_digest(expected, _digest(password))
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
+        """Read the file if it has changed, and return whether it has."""
         try:
             found = self._file.stat()
         except OSError as error:
             raise ConfigError(f"cannot be read: {error.strerror}", file=str(self._file)) from None
         stat = (found.st_mtime_ns, found.st_size, found.st_ino)
         if stat == self._stat:
-            return
+            return False
         users = load_properties(self._file)
         if not users:
             raise ConfigError("has no users; add a line user=password", file=str(self._file))
         if without := sorted(user for user, password in users.items() if not password):
             raise ConfigError(f"has no password for {without[0]}; add one or remove the line", file=str(self._file))
-        if found.st_mode & 0o077:
-            log.warning("%s: other users of this machine may read passwords; set its mode to 0600", self._file)
+        is_open = found.st_mode & 0o077
+        text = f"{self._file}: other users of this machine may read passwords; set its mode to 0600"
+        self.notice = text if is_open else ""
         self._digests, self._stat = {user: _digest(password) for user, password in users.items()}, stat
+        return True
 
 
 def _digest(password: str) -> bytes:
@@ -249,6 +255,8 @@ class Authenticator:
         self._files = [PasswordFile(each) for each in files]
         self._tokens = None if settings.jwt is None else BearerTokens(settings.jwt)
         self._roles: Roles = settings.roles
+        #: Warnings about the files of users.
+        self.notices = tuple(each.notice for each in self._files if each.notice)
         #: Whether users must authenticate.
         self.is_needed = bool(self._files or self._tokens or by_certificate)
         #: The header of an answer 401, which names what a client may use.
@@ -285,3 +293,38 @@ class Authenticator:
             give_way()
         await asyncio.sleep(_WRONG_PASSWORD_S)
         raise Unauthenticated("unknown user or wrong password")
+
+
+class OpenedAccess(NamedTuple):
+    """What decides who is served: TLS contexts by the prefix of their keys, users, and warnings about both."""
+
+    contexts: Mapping[str, ssl.SSLContext]
+    authenticator: Authenticator
+    notices: Sequence[str]
+
+
+def open_access(settings: RestSettings, tls: RestTls | None) -> OpenedAccess:
+    """Read the keys of https listeners and the files of users, and bind nothing. It blocks.
+
+    Raises:
+        ConfigError: A listener is https and there are no keys, or a file of users cannot be read.
+        SecurityError: Keys cannot be used.
+    """
+    of_prefix = (
+        (HTTPS_PREFIX, (*settings.listeners, *settings.metrics_listeners)),
+        (ADMIN_HTTPS_PREFIX, settings.admin_listeners or ()),
+    )
+    contexts = {}
+    for prefix, listeners in of_prefix:
+        if any(each.scheme == "https" for each in listeners):
+            if tls is None:
+                raise ConfigError("an https listener needs the ssl.keystore keys of this server", "listeners")
+            contexts[prefix] = tls.server(prefix)
+    by_certificate = any(context.verify_mode is not ssl.CERT_NONE for context in contexts.values())
+    authenticator = Authenticator(settings.access, by_certificate=by_certificate)
+    notices = authenticator.notices
+    if authenticator.challenge and any(
+        each.scheme == "http" and not is_loopback(each.host) for each in settings.listeners
+    ):
+        notices = (*notices, "listeners: passwords and tokens of users travel over http unencrypted; use https")
+    return OpenedAccess(contexts, authenticator, notices)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from ssl import CERT_NONE, SSLContext
+from ssl import SSLContext
 from typing import Final
 
 import h11
@@ -25,14 +25,14 @@ from starlette.types import Scope as AsgiScope
 from uvicorn.lifespan.off import LifespanOff  # which uvicorn would import on the loop
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from connect.core.config.rest_settings import ADMIN_HTTPS_PREFIX, HTTPS_PREFIX, RestListener, is_loopback, serves_others
-from connect.core.errors import ConfigError, PermanentError
+from connect.core.config.rest_settings import ADMIN_HTTPS_PREFIX, HTTPS_PREFIX, RestListener, serves_others
+from connect.core.errors import PermanentError
 from connect.core.herder_api import HerderApi
 from connect.kafka.acceptor import HANDSHAKE_S, Acceptor, ConnectionLimits, Held, bind
 from connect.kafka.concurrency import Scope
 from rest import errors, routes
 from rest.asgi_entry import AnswerHeaders, AsgiEntry, Flows, Guard, ManyHerders, OneHerder, TopOfFlows
-from rest.authentication import CERTIFICATE, GIVE_WAY, Authenticator
+from rest.authentication import CERTIFICATE, GIVE_WAY, Authenticator, open_access
 from rest.other_workers import Forwarder
 from rest.request_handling import REQUEST_TIMEOUT_S, WORKERS_BODY_BYTES, WORKERS_TIMEOUT_S, BodyBudget
 from rest.rest_config import Metrics, RestSettings, RestTls
@@ -302,16 +302,15 @@ class RestServer:
             (settings.metrics_listeners, self._metrics_front, HTTPS_PREFIX, own, self._of_metrics),
         )
         try:
-            contexts = {
-                prefix: self._server_context(prefix)
-                for listeners, _, prefix, *_ in served
-                if any(each.scheme == "https" for each in listeners)
-            }
+            opened = await asyncio.to_thread(open_access, settings, self._tls)
+            for notice in opened.notices:
+                log.warning("%s", notice)
             self._own_host = await _own_host()
-            self._asgi_entry.guard = self._admin_entry.guard = await asyncio.to_thread(self._guard, contexts.values())
+            guard = await asyncio.to_thread(self._guard, opened.authenticator)
+            self._asgi_entry.guard = self._admin_entry.guard = guard
             for listeners, front, prefix, of, running in served:
                 for each in listeners:
-                    context = contexts[prefix] if each.scheme == "https" else None
+                    context = opened.contexts[prefix] if each.scheme == "https" else None
                     running.append(await self._listen(each, front, of, context))
         except BaseException:
             await self.stop()
@@ -329,11 +328,9 @@ class RestServer:
         if self._of_metrics:
             log.info("health and metrics are served at %s", _listed(self._of_metrics))
 
-    def _guard(self, contexts: Iterable[SSLContext]) -> Guard:
+    def _guard(self, authenticator: Authenticator) -> Guard:
         settings = self._settings
         access = settings.access
-        by_certificate = any(context.verify_mode is not CERT_NONE for context in contexts)
-        authenticator = Authenticator(access, by_certificate=by_certificate)
         names = {
             "localhost",
             socket.gethostname().lower(),
@@ -344,10 +341,6 @@ class RestServer:
         names |= {(settings.advertised_host or "").lower()}
         # No other site's page has a password or a token, so with authentication only a set list is checked.
         are_checked = access.allowed_hosts or not authenticator.is_needed
-        if authenticator.challenge and any(
-            each.scheme == "http" and not is_loopback(each.host) for each in settings.listeners
-        ):
-            log.warning("listeners: passwords and tokens of users travel over http unencrypted; use https")
         return Guard(authenticator, frozenset(map(str.lower, names)) if are_checked else None, self._headers)
 
     async def prepare(self, part: Part | None = None) -> None:
@@ -451,11 +444,6 @@ class RestServer:
         scope = Scope(f"rest {listener}")
         scope.spawn(server.main_loop(), f"rest {listener}")
         return _Running(listener, Acceptor(bound, limits, serve, f"rest {listener}"), server, scope)
-
-    def _server_context(self, prefix: str) -> SSLContext:
-        if self._tls is None:
-            raise ConfigError("an https listener needs the ssl.keystore keys of this server", "listeners")
-        return self._tls.server(prefix)
 
 
 def _uvicorn_config(front: AsgiEntry) -> uvicorn.Config:

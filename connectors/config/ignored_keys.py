@@ -15,7 +15,7 @@ from connect.core.config.client_settings import (
     SUPPORTED_SECURITY,
 )
 from connect.core.config.connector_access import ACCESS
-from connect.core.config.rest_settings import REST_INTERNAL
+from connect.core.config.rest_settings import ADMIN_HTTPS_PREFIX, CLIENT_AUTH, HTTPS_PREFIX, REST_INTERNAL
 from connect.core.config.security_settings import SECURITY, suites_notice
 from connect.core.config.worker_settings import IGNORED, WORKER
 from connectors.config.connector_configs import PRODUCER
@@ -80,7 +80,7 @@ _WORKER_UNSUPPORTED: Final = frozenset({"plugin.path", "plugin.discovery", "rest
 _WORKER_KNOWN: Final = ADMIN_KEYS | WORKER.settings.keys()
 _WORKER_PREFIXES: Final = ("offset.storage.", "config.storage.", "status.storage.")
 _TOP_KNOWN: Final = REST_INTERNAL.settings.keys() | _names(
-    "dedicated.mode.enable.internal.rest dedicated.mode.enable.public.rest"
+    "dedicated.mode.enable.internal.rest dedicated.mode.enable.public.rest rest.extension.classes"
 )
 
 _OF_CONNECTIONS: Final = _names(
@@ -165,6 +165,9 @@ def _place(key: str, clusters: Sequence[str]) -> _Word | None:
 def _of_all(key: str, clusters: Sequence[str]) -> _Word | None:
     if key in _TOP_KNOWN or key in ACCESS:
         return None
+    for prefix in (ADMIN_HTTPS_PREFIX, HTTPS_PREFIX):
+        if key.startswith(prefix):
+            return _of_listener(key.removeprefix(prefix))
     if key in IGNORED:
         return _Word("pointless", IGNORED[key])
     if key in _FLOW_ONLY or (_client_kind(key) is not None and key not in _CONNECTOR_KNOWN):
@@ -253,6 +256,10 @@ def _of_connector(key: str) -> _Word | None:
 
 def _of_connection(key: str) -> _Word | None:
     return _UNSUPPORTED if key in SECURITY.settings and key not in SUPPORTED_SECURITY else None
+
+
+def _of_listener(key: str) -> _Word | None:
+    return _of_connection(key) if key in SECURITY.settings or key == CLIENT_AUTH else _unknown(key, _WORKER_KNOWN)
 
 
 def _is_connection(key: str) -> bool:

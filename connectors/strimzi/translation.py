@@ -9,7 +9,7 @@ The rules are those of ``KafkaConnectConfigurationBuilder`` and ``KafkaMirrorMak
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -260,6 +260,14 @@ class TranslatedResource:
     def with_settings(self, settings: Mapping[str, str]) -> TranslatedResource:
         """Return the same with worker settings that override its own."""
         return replace(self, worker={**self.worker, **settings})
+
+    def start_notices(self, environment: Collection[str]) -> Iterator[IgnoredField]:
+        """Yield what a start warns of: the notices, and variables that the ``environment`` lacks."""
+        yield from self.notices
+        for name, node in self.variables:
+            if name not in environment:
+                text = f"environment variable {name} is not set, so the reference to it is not resolved, as in Java"
+                yield IgnoredField(node.path, node.line, text)
 
     def located(self, error: ConfigError, wanted: WantedConnector | None = None) -> ConfigError:
         """Return the error with the line of its key, in the connector ``wanted`` or the worker's settings."""

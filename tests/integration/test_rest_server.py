@@ -1,14 +1,12 @@
 """A worker's REST API on a real cluster: the examples of ``docs/rest.md``, run as they stand.
 
-Those fenced as ``shell`` want a mirror: ``flows/test_over_rest`` asks the same of one.
+Those fenced as ``shell`` need a mirror: ``flows/test_over_rest`` runs them.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import shutil
-import subprocess
 import time
 import uuid
 from collections.abc import Iterator
@@ -20,16 +18,15 @@ import pytest
 
 from connect.embedded.brokers import KafkaCluster
 from tests.kit import numbers
+from tests.kit.documented import blocks, curl, curl_commands, is_like
 from tests.kit.processes import wait_until
 from tests.kit.rest_client import RestClient
 from tests.kit.workers import OurWorker, worker_properties
 
 pytestmark = pytest.mark.integration
 
-PAGE = Path(__file__).parents[2] / "docs" / "rest.md"
-_BLOCK = re.compile(r"^```(sh|json)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_COMMAND = re.compile(r"^curl (?:[^'\n\\]|\\\n|'[^']*')*", re.MULTILINE)
-_ANY = "..."
+#: What the page shows of an error, to which the command that it names leads at the end.
+REFUSED = '{"error_code":404,"message":"Connector lines not found"}\n'
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +39,10 @@ class Example:
 
 def examples() -> list[Example]:
     found: list[Example] = []
-    for kind, text in _BLOCK.findall(PAGE.read_text()):
-        if kind == "sh":
-            commands = _COMMAND.findall(text)
-            assert len(commands) == text.count("curl "), text
-            found += [Example(command, None) for command in commands]
-        elif "error_code" not in text:
+    for language, text in blocks("rest.md"):
+        if language == "sh":
+            found += [Example(command, None) for command in curl_commands(text)]
+        elif language == "json" and text != REFUSED:
             found[-1] = Example(found[-1].command, json.loads(text))
     return found
 
@@ -61,39 +56,25 @@ def worker(us: KafkaCluster, tmp_path: Path) -> Iterator[OurWorker]:
         assert worker.stop() == 0
 
 
-def run(command: str, worker: OurWorker, file: Path) -> tuple[int, str]:
-    """Status and body of a command's answer, ``file`` in place of its file."""
-    adapted = command.replace("localhost:8083/", worker.url).replace("/tmp/lines.txt", str(file))
-    shell = adapted.replace("curl -s", "curl -s --max-time 100 -w '\\n%{http_code}'", 1)
-    ended = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=120, check=True)
-    body, _, status = ended.stdout.rpartition("\n")
-    return int(status), body
-
-
-def is_like(given: Any, shown: Any) -> bool:
-    """Whether an answer is the one that the page shows, whose dots stand for anything."""
-    if isinstance(shown, dict) and isinstance(given, dict):
-        return list(given) == list(shown) and all(is_like(given[key], shown[key]) for key in shown)
-    return bool(shown == _ANY or given == shown)
-
-
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the page's examples are for curl")
 def test_the_examples_of_the_page(worker: OurWorker, tmp_path: Path) -> None:
     file = tmp_path / "lines.txt"
     file.write_text("one\ntwo\n")
+    here = {"localhost:8083/": worker.url, "/tmp/lines.txt": str(file)}
     ran = examples()
     assert len(ran) > 30
     for example in ran:
         give_up_s = time.monotonic() + 60
-        status, body = run(example.command, worker, file)
+        status, body = curl(example.command, here)
         # A task is there a moment after its connector, and a rebalance has its own time.
         while status in (404, 409) and time.monotonic() < give_up_s:
             time.sleep(0.1)
-            status, body = run(example.command, worker, file)
+            status, body = curl(example.command, here)
         assert 200 <= status < 300, (example.command, status, body)
         if example.answer is not None:
             shown = json.loads(json.dumps(example.answer).replace("/tmp/lines.txt", str(file)))
             assert is_like(json.loads(body), shown), (example.command, body)
+    assert curl("curl -s localhost:8083/connectors/lines", here) == (404, REFUSED.strip())
 
 
 def test_a_failed_task_is_restarted_if_a_restart_may_help(worker: OurWorker, tmp_path: Path) -> None:

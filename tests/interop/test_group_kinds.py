@@ -1,5 +1,9 @@
 """Groups of every kind on both sides of a flow, made by Java's consumers: who gets checkpoints, who is moved, who is
-left alone, and what the log says of it."""
+left alone, and what the log says of it.
+
+Long without a short version: only Java's consumers make groups of these kinds, so each group is a JVM of its own, and a
+mirror starts twice. In ``make test`` listings stand for groups, in ``connectors/checkpoint/test_group_checkpoints.py``.
+"""
 
 from __future__ import annotations
 

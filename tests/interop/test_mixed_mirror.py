@@ -1,6 +1,8 @@
 """A dedicated mirror of Java's and one of ours as two nodes of one flow: either leads, either stands in for the other.
 
-Java copies at least once, so records may come twice; none is missing.
+Java copies at least once, so records may come twice; none is missing. Long without a short version: the starts of
+one mirror of Java's and one of ours alone take longer than a test of ``make test`` may. There ``test_mixed_group.py``
+has a Java member in our group.
 """
 
 from __future__ import annotations

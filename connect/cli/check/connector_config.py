@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ from connect.cli.check.clusters import Looked, Sides, look_at_flow
 from connect.cli.check.findings import CheckFinding, CheckOutcome, CheckReport, Level, of_error, placed
 from connect.cli.commands.connectors import read_json
 from connect.cli.daemons.spark import spark_of_worker
+from connect.cli.daemons.worker_process import link_settings, rest_tls
 from connect.core.config.config_def import split_list
 from connect.core.config.connector_access import NotAllowed
 from connect.core.config.properties import ConfigTransformer, Properties
@@ -29,7 +31,7 @@ from connect.kafka.security.connection_settings import ConnectionSettings
 from connect.kafka.threads import LeaseThread
 from connect.runtime.plugins.config_validation import validate_connector
 from connect.runtime.plugins.plugin_errors import secrets_of
-from connect.runtime.plugins.plugin_registry import Plugins
+from connect.runtime.plugins.plugin_registry import Plugins, check_worker
 from connectors.checkpoint.connector import objections
 from connectors.config.client_config import ClientKind, ClusterSide, flow_clients, properties_with_prefix
 from connectors.config.connector_configs import (
@@ -43,8 +45,31 @@ from connectors.config.ignored_keys import connector_notices
 from connectors.control_link.server import LinkSettings
 from connectors.plugins import mirror_plugins
 from connectors.source.worker_context import MirrorHost, SharedSpark
+from rest.authentication import open_access
+from rest.rest_config import RestSettings
 
 _SAMPLE: Final = "orders"
+
+
+async def of_start(config: WorkerConfig) -> list[CheckFinding]:
+    """Find what a worker's start would refuse or warn of besides its keys: plugins, the link, REST's keys and users.
+    Each error has the place that ``config.located`` gives."""
+    try:
+        link_settings(config.props)
+        async with plugins_of(config) as plugins:
+            check_worker(config, plugins)
+        return await of_rest(RestSettings.of(config.values), config.props)
+    except ConfigError as error:
+        return [of_error(config.located(error) if error.line is None else error)]
+    except HeliographError as error:
+        return [of_error(error)]
+
+
+async def of_rest(settings: RestSettings, props: Mapping[str, str]) -> list[CheckFinding]:
+    """Find what a REST server with these settings would warn of. Raises ConfigError, SecurityError if it would not
+    start."""
+    opened = await asyncio.to_thread(open_access, settings, rest_tls(props))
+    return [CheckFinding(Level.WARNING, text, text.partition(": ")[0]) for text in opened.notices]
 
 
 @asynccontextmanager

@@ -12,11 +12,18 @@ from typing import Final
 
 from connect.api.plugins import config_providers
 from connect.cli.check.clusters import Looked, Sides, look_at_cluster, look_at_flow
-from connect.cli.check.connector_config import objections_of, of_checkpoints, of_heartbeats, of_source, plugins_of
+from connect.cli.check.connector_config import (
+    objections_of,
+    of_checkpoints,
+    of_heartbeats,
+    of_rest,
+    of_source,
+    of_start,
+    plugins_of,
+)
 from connect.cli.check.findings import CheckFinding, CheckOutcome, CheckReport, Level, list_with, of_error, placed
 from connect.cli.commands.plan import internal_topics
 from connect.cli.daemons.flow_worker import worker_config
-from connect.cli.daemons.worker_process import link_settings
 from connect.core.config.properties import ConfigTransformer, Properties
 from connect.core.config.rest_settings import REST_INTERNAL, check_access
 from connect.core.config.worker_config import ClientKind, WorkerConfig
@@ -59,7 +66,7 @@ async def check_mirror(props: Properties, report: CheckReport, *, offline: bool)
         outcome = CheckOutcome(str(flow), tuple(map(secrets.mask, looked.does)))
         report = replace(report, outcomes=(*report.outcomes, outcome))
     if not any(one.level is Level.ERROR for one in looked.findings):
-        looked.findings += _of_whole(config)
+        looked.findings += await _of_whole(config)
     looked.findings += _twins(looked)
     report = replace(report, clusters=tuple(looked.clusters.values()))
     places = (placed(one, props.line) for one in looked.findings)
@@ -74,16 +81,21 @@ def _of_keys(config: MirrorMakerConfig, flows: Sequence[Flow]) -> Iterator[Check
         yield CheckFinding(Level.WARNING, "no flow is enabled: it would only write heartbeats")
 
 
-def _of_whole(config: MirrorMakerConfig) -> Iterator[CheckFinding]:
-    """Find problems of values and of pairs of flows."""
-    for notice in config.notices():
-        yield CheckFinding(Level.WARNING, notice.text, notice.key, config.raw.line(notice.key))
-    if config.public_rest:
+async def _of_whole(config: MirrorMakerConfig) -> list[CheckFinding]:
+    """Find problems of values, of pairs of flows, and of the REST server."""
+    found = [CheckFinding(Level.WARNING, one.text, one.key, config.raw.line(one.key)) for one in config.notices()]
+    if config.public_rest or config.internal_rest:
         props = config.top_level_properties()
         try:
-            check_access(REST_INTERNAL.parse(props), props)
+            values = REST_INTERNAL.parse(props)
+            if config.public_rest:
+                check_access(values, props)
+            found += await of_rest(RestSettings.of(values), props)
         except ConfigError as error:
-            yield of_error(config.located(error, [error.key or ""]))
+            found.append(of_error(config.located(error, [error.key or ""])))
+        except HeliographError as error:
+            found.append(of_error(error))
+    return found
 
 
 def _twins(looked: Looked) -> Iterator[CheckFinding]:
@@ -237,7 +249,7 @@ _FILE_OF_STANDALONE = "offset.storage.file.filename"
 async def check_worker_file(props: Properties, report: CheckReport, *, offline: bool) -> CheckReport:
     """Return ``report`` with the findings about the file."""
     try:
-        config = await _parsed(props)
+        config = WorkerConfig.parse(props, config_providers())
     except HeliographError as error:
         return report.with_findings([*_worker_refusals(props), placed(of_error(error), props.line)])
     report = report.with_findings(_of_worker_keys(config, props))
@@ -247,7 +259,7 @@ async def check_worker_file(props: Properties, report: CheckReport, *, offline: 
     secrets, looked = secrets_of(config.transformer, config.raw), Looked()
     try:
         settings = connection_settings(config.props, client_id="heliograph-check", where="the worker's cluster")
-        looked.findings += _of_connectors_clients(config)
+        looked.findings += [*await of_start(config), *_of_connectors_clients(config)]
         if not offline:
             seen = await look_at_cluster("worker", settings, config.group_id, topics)
             looked = replace(seen, findings=[*looked.findings, *seen.findings])
@@ -255,19 +267,6 @@ async def check_worker_file(props: Properties, report: CheckReport, *, offline: 
         looked.findings.append(of_error(config.located(error) if isinstance(error, ConfigError) else error))
     found = [replace(placed(one, props.line), text=secrets.mask(one.text)) for one in looked.findings]
     return replace(report, clusters=tuple(looked.clusters.values())).with_findings(found)
-
-
-async def _parsed(props: Properties) -> WorkerConfig:
-    """Read the file as a worker's start would. Raises ConfigError, SecurityError."""
-    config = WorkerConfig.parse(props, config_providers())
-    try:
-        RestSettings.of(config.values)
-        link_settings(config.props)
-        async with plugins_of(config) as plugins:
-            check_worker(config, plugins)
-    except ConfigError as error:
-        raise config.located(error) if error.line is None else error from None
-    return config
 
 
 def _worker_refusals(props: Properties) -> Iterator[CheckFinding]:

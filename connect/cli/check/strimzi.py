@@ -5,6 +5,7 @@ Clusters are contacted if their secrets are available; missing secrets are findi
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from connect.cli.check.connector_config import (
     declares,
     does_of,
     objections_of,
+    of_start,
     of_values,
     plugins_of,
     sides_of,
@@ -84,7 +86,7 @@ def of_missing(secrets: Given, missing: SecretKey) -> CheckFinding:
     if secrets.folder is None:
         return CheckFinding(Level.NOTE, f"{path} needs {needed}. Start with --secrets DIR", path, missing.node.line)
     return CheckFinding(
-        Level.WARNING, f"{path} needs {needed}, which is not in {secrets.folder}", path, missing.node.line
+        Level.ERROR, f"{path} needs {needed}, which is not in {secrets.folder}", path, missing.node.line
     )
 
 
@@ -124,14 +126,19 @@ async def _check(node: Node, report: CheckReport, secrets: Given, *, is_alone: b
         found = translate(node, secrets.directory, secrets.keys)
     except ConfigError as error:
         return report.with_findings([of_error(error)])
-    findings = [CheckFinding(Level.WARNING, f"{one.path}: {one.text}", one.path, one.line) for one in found.notices]
+    findings = [
+        CheckFinding(Level.WARNING, f"{one.path}: {one.text}", one.path, one.line)
+        for one in found.start_notices(os.environ)
+    ]
     findings += [of_missing(secrets, one) for one in found.missing]
     report = report.with_findings([*findings, *_of_values(node)])
     try:
         worker = WorkerConfig.parse(found.worker, lenient_providers(), [one.config for one in found.connectors])
     except ConfigError as error:
         return report.with_findings([of_error(found.located(error))])
-    report = report.with_findings(_of_worker(found, text) for text in worker.warnings)
+    report = report.with_findings(
+        [*(_of_worker(found, text) for text in worker.warnings), *await _of_start(found, worker)]
+    )
     clusters: dict[str, SeenCluster] = {}
     for wanted in found.connectors:
         looked = Looked(clusters)
@@ -142,6 +149,11 @@ async def _check(node: Node, report: CheckReport, secrets: Given, *, is_alone: b
         report = replace(report, outcomes=(*report.outcomes, CheckOutcome(what, tuple(looked.does))))
         report = report.with_findings([*refused, *looked.findings])
     return replace(report, clusters=tuple(dict.fromkeys((*report.clusters, *clusters.values()))))
+
+
+async def _of_start(found: TranslatedResource, worker: WorkerConfig) -> list[CheckFinding]:
+    findings = await of_start(worker)
+    return [of_error(found.located(ConfigError(one.text, one.key)), one.level) for one in findings]
 
 
 def _of_values(node: Node) -> Iterator[CheckFinding]:

@@ -241,14 +241,8 @@ def run_resource(program: str, arguments: ResourceArguments) -> int:
     if arguments.prints:
         (show_json if arguments.as_json else print)((as_json if arguments.as_json else as_files)(translation))
         return EXIT_OK
-    for notice in translation.notices:
+    for notice in translation.start_notices(os.environ):
         log.warning("%s:%d: %s: %s", arguments.file, notice.line, notice.path, notice.text)
-    for name, node in translation.variables:
-        if name not in os.environ:
-            log.warning(
-                "%s:%d: %s: environment variable %s is not set, so the reference to it is not resolved, as in Java",
-                *(arguments.file, node.line, node.path, name),
-            )
     _refuse_missing(translation, arguments)
     return _run(program, translation)
 

@@ -21,6 +21,7 @@ from connect.core.config.config_def import (
     flag,
     integer,
     invalid,
+    split_list,
     strings,
     text,
 )
@@ -143,6 +144,8 @@ def parse_principals(name: str, text: str) -> tuple[str, ...]:
 
 #: Java's extension for Basic authentication, and the system property that names its JAAS file.
 BASIC_EXTENSION: Final = "org.apache.kafka.connect.rest.basic.auth.extension.BasicAuthSecurityRestExtension"
+EXTENSIONS: Final = "rest.extension.classes"
+CLIENT_AUTH: Final = "ssl.client.auth"
 LOGIN_CONFIG: Final = "java.security.auth.login.config"
 INSECURE: Final = "rest.insecure"
 BASIC_FILE: Final = "rest.auth.basic.file"
@@ -232,7 +235,7 @@ REST_INTERNAL: Final = OWN_REST | ConfigDef.of(
     text("access.control.allow.methods", "", "Methods of cross-origin requests; empty: GET, POST and HEAD."),
     text("response.http.headers.config", "", "Headers of every response.", check=_headers),
     text(
-        "ssl.client.auth",
+        CLIENT_AUTH,
         "none",
         "Whether clients of https listeners must present a certificate, which authenticates them.",
         check=OneOf(("required", "requested", "none")),
@@ -242,7 +245,7 @@ REST_INTERNAL: Final = OWN_REST | ConfigDef.of(
 #: A server for users and other workers.
 REST: Final = REST_INTERNAL | ConfigDef.of(
     strings(
-        "rest.extension.classes",
+        EXTENSIONS,
         (),
         "Java classes that extend the REST API; BasicAuthSecurityRestExtension is replaced by Basic authentication.",
         check=ValidList(),
@@ -267,13 +270,14 @@ HTTPS_PREFIX: Final = "listeners.https."
 ADMIN_HTTPS_PREFIX: Final = "admin.listeners.https."
 
 
-def check_access(values: Values, props: Mapping[str, str], extensions: Iterable[str] = ()) -> None:
-    """Check who may use the REST API for users; ``extensions`` are those of ``rest.extension.classes``.
+def check_access(values: Values, props: Mapping[str, str]) -> None:
+    """Check who may use the REST API for users.
 
     Raises:
-        ConfigError: A listener that other machines reach has no authentication, or an authenticator lacks a key.
+        ConfigError: A listener that other machines reach has no authentication, an authenticator lacks a key, or
+            ``rest.extension.classes`` names a class that cannot be loaded.
     """
-    _check_authenticators(values, extensions)
+    _check_authenticators(values, split_list(props.get(EXTENSIONS, "")))
     if values.boolean(INSECURE):
         return
     by_all = any(values[key] for key in (BASIC_FILE, LOGIN_CONFIG, JWKS_URL))
@@ -293,7 +297,7 @@ def check_access(values: Values, props: Mapping[str, str], extensions: Iterable[
 
 def asks_for_certificates(props: Mapping[str, str], prefix: str) -> bool:
     """Return whether the https listeners with the TLS keys of ``prefix`` ask clients for certificates."""
-    return tls_keys(props, prefix).get("ssl.client.auth", "none").lower() != "none"
+    return tls_keys(props, prefix).get(CLIENT_AUTH, "none").lower() != "none"
 
 
 def _check_authenticators(values: Values, extensions: Iterable[str]) -> None:
@@ -302,7 +306,7 @@ def _check_authenticators(values: Values, extensions: Iterable[str]) -> None:
             raise ConfigError(
                 f"rest.extension.classes names {each}, a Java class, which cannot be loaded here; without it the REST "
                 "API may be unprotected. Remove it and use rest.auth.* (docs/security/rest.md)",
-                "rest.extension.classes",
+                EXTENSIONS,
             )
         if values[LOGIN_CONFIG] is None:
             raise ConfigError(

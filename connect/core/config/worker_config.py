@@ -9,11 +9,18 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Final, Literal, Self
 
-from connect.core.config.client_settings import ADMIN
+from connect.core.config.client_settings import ADMIN, CLIENTS
 from connect.core.config.config_def import Read, Values
 from connect.core.config.properties import NOTHING, ConfigTransformer, Properties, ProviderFactory
-from connect.core.config.rest_settings import INSECURE, RestListener, check_access, parse_listener, serves_others
-from connect.core.config.security_settings import suites_notice
+from connect.core.config.rest_settings import (
+    ADMIN_HTTPS_PREFIX,
+    INSECURE,
+    RestListener,
+    check_access,
+    parse_listener,
+    serves_others,
+)
+from connect.core.config.security_settings import SECURITY, suites_notice
 from connect.core.config.worker_settings import IGNORED, WORKER, WORKER_PREFIXES
 from connect.core.errors import ConfigError
 from connect.core.model import NewTopic
@@ -252,7 +259,7 @@ def _check(config: WorkerConfig) -> None:
             "continue after the group has assigned it to another worker",
             "worker.lease.ms",
         )
-    check_access(config.values, config.props, config.values.strings("rest.extension.classes"))
+    check_access(config.values, config.props)
     if (
         config.connect_protocol != "sessioned"
         and serves_others(config.listeners)
@@ -302,6 +309,23 @@ def ineffective(props: Mapping[str, str]) -> Iterator[str]:
             yield f"{key} has no effect: plugins here are Python packages, found by their entry points"
         elif key in IGNORED:
             yield f"{key} {IGNORED[key]}"
+        elif key.startswith(_CLIENT_PREFIXES) and key not in WORKER and not key.startswith(ADMIN_HTTPS_PREFIX):
+            yield from _of_client(key)
         elif key not in WORKER and key not in ADMIN and not key.startswith(WORKER_PREFIXES):
-            close = get_close_matches(key, WORKER.settings, 1, 0.8)
-            yield f"{key} is not known and has no effect" + "".join(f"; is {name} meant?" for name in close)
+            yield f"{key} is not known and has no effect{_meant(key, WORKER.settings)}"
+
+
+def _of_client(key: str) -> Iterator[str]:
+    """Yield a warning for a key of connectors' clients without effect."""
+    kind, _, name = key.partition(".")
+    known = CLIENTS[kind].settings
+    if name == "interceptor.classes":
+        yield f"{key} has no effect: Java classes cannot be loaded here"
+    elif name in IGNORED:
+        yield f"{key} {IGNORED[name]}"
+    elif name not in known and name not in SECURITY:
+        yield f"{key} is not known and has no effect{_meant(name, known)}"
+
+
+def _meant(key: str, known: Iterable[str]) -> str:
+    return "".join(f"; is {name} meant?" for name in get_close_matches(key, known, 1, 0.8))

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import io
 import json
+from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -16,6 +17,8 @@ from connect.cli.commands.lag import run_lag
 from connect.embedded.brokers import KafkaCluster
 from tests.interop.flow import read_all
 from tests.kit.direct import Broker
+from tests.kit.documented import Block, blocks, curl, curl_commands, misshapen
+from tests.kit.moving import commit
 from tests.kit.processes import wait_until
 from tests.kit.shared_mirror import REST, REST_TOPIC, TARGET, SharedMirror
 
@@ -121,6 +124,20 @@ class Scene:
         )
 
 
+def the_page_is_right(scene: Scene, *, while_it_copies: bool) -> None:
+    """What ``rest.md`` asks of a mirror is answered in the shape that it shows; only a task that copies has rates."""
+    here = {"localhost:8083": scene.url, "us-eu": NAME, "orders": scene.topic}
+    shown = [block for block in blocks("rest.md") if block.language in ("shell", "text")]
+    for (_, text), (language, answer) in pairwise([*shown, Block("", "")]):
+        commands = curl_commands(text) if ("/rates" in text) is while_it_copies else []
+        for command in commands:
+            status, body = curl(command, here)
+            assert status == 200, (command, body)
+        if commands and language == "text":
+            found = json.loads(body.replace(scene.topic, "orders"))
+            assert misshapen(found, json.loads(answer)) == [], (command, body)
+
+
 def all_stopped(scene: Scene) -> None:
     """A task whose partitions have all stopped has failed, says why, and goes on once that is mended."""
     source = Broker(scene.us, 0)
@@ -147,13 +164,19 @@ def all_stopped(scene: Scene) -> None:
     scene.await_metrics(lag_records=RECORDS - 3, lag_lost_offsets=3, flow_lag_lost_offsets=3, stopped=1)
     scene.await_lag(lost=3, records=RECORDS - 3)
     assert scene.lag()["furthest"][0]["topic"] == scene.topic
-    scene.call("PUT", f"/connectors/{NAME}/stop", status=204)
-    scene.await_states("STOPPED")
-    used_meanwhile = {"offsets": [{"partition": scene.partition, "offset": {"offset": 2 * RECORDS + 2}}]}
-    scene.call("PATCH", f"/connectors/{NAME}/offsets", used_meanwhile, status=200)
-    scene.call("PUT", f"/connectors/{NAME}/resume", status=202)
+    asyncio.run(commit(scene.us.bootstrap, f"{scene.topic}-mail", {scene.topic: 1}))
+    the_page_is_right(scene, while_it_copies=False)
+    runs_the_runbook(scene)
     scene.await_partition("running")
     scene.await_offset(3 * RECORDS - 1)
+
+
+def runs_the_runbook(scene: Scene) -> None:
+    """The commands of ``stopped-partition.md`` that set the offset."""
+    here = {"localhost:8083": scene.url, "us-eu": NAME, "orders": scene.topic, '"us"': f'"{REST}"'}
+    here['"offset":41'] = f'"offset":{2 * RECORDS + 2}'
+    for command in curl_commands(blocks("runbooks/stopped-partition.md")[0].text):
+        wait_until(lambda command=command: curl(command, here)[0] < 300, DEADLINE_S, f"{command} is done", 0.2)  # type: ignore[misc]
 
 
 @pytest.fixture
@@ -209,4 +232,5 @@ def test_a_flow_is_seen_and_ruled_over_rest(scene: Scene) -> None:
     labels = f'partition="0",source="{scene.partition["cluster"]}",target="eu",topic="{scene.remote}"'
     counted = f"kafka_connect_mirror_MirrorSourceConnector_record_count{{{labels}}} {2 * RECORDS}.0"
     wait_until(lambda: counted in scene.text("/metrics"), DEADLINE_S, f"it says {counted}", 0.1)
+    the_page_is_right(scene, while_it_copies=True)
     all_stopped(scene)

@@ -2,6 +2,9 @@
 
 import json
 import re
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +22,7 @@ from connectors.verification.report import (
 from connectors.verification.reports.file import digest, page, read_report, to_document
 from connectors.verification.reports.summary import coverage, explanations, headline
 from connectors.verification.reports.text import to_text
+from tests.kit.documented import blocks
 
 AT_MS = 1_795_745_656_053
 HOSTILE = "</script><script>alert(1)</script>\x1b[31m"
@@ -96,3 +100,11 @@ def test_a_report_can_be_checked_and_a_change_is_noticed(form) -> None:
 def test_a_page_that_shows_something_else_than_its_data_is_refused() -> None:
     with pytest.raises(PermanentError, match="the page is not what"):
         read_report(page(RESULT).replace("12 differences", "no differences"))
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="another program")
+def test_another_program_computes_the_sum_as_verify_md_says(tmp_path: Path) -> None:
+    (command,) = (text.splitlines()[0] for _, text in blocks("verify.md") if text.startswith("jq "))
+    (tmp_path / "verified.json").write_text(json.dumps(to_document(RESULT)))
+    found = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert found.stdout.split()[0] == digest(RESULT)

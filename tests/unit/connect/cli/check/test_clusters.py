@@ -117,7 +117,7 @@ async def test_clusters_without_their_secret_are_not_asked(tmp_path: Path, asked
     report = await check(tmp_path, RESOURCE_WITH_SECRET, offline=False, secrets=folder)
     said = f"the clusters were not checked without secret us-bob: not in {folder}"
     assert of_level(report, Level.UNKNOWN) == [(14, said)]
-    assert any(f"which is not in {folder}" in text for _, text in of_level(report, Level.WARNING))
+    assert any(f"which is not in {folder}" in text for _, text in of_level(report, Level.ERROR))
     assert asked == []
 
 

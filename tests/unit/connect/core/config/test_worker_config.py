@@ -195,9 +195,9 @@ def test_a_repeated_address_is_forgiven_with_a_warning() -> None:
     [
         "default.api.timeout.ms",
         "spark.master",
-        "producer.x",
-        "consumer.x",
-        "admin.x",
+        "producer.acks",
+        "consumer.max.poll.records",
+        "admin.retries",
         "key.converter.schemas.enable",
         "listeners.https.ssl.key.password",
     ],

@@ -1,0 +1,171 @@
+"""A start warns of nothing, and is refused for nothing, that ``heliograph check`` did not say of the file."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from connect.cli.check.check_file import checked
+from connect.cli.check.findings import CheckFinding, FileKind, Level
+from connect.cli.daemons import (
+    connect_distributed,
+    connect_mirror_maker,
+    mirror_process,
+    strimzi_resource,
+    worker_process,
+)
+from connect.core.errors import HeliographError, PermanentError
+from tests.kit.documented import blocks
+from tests.kit.java_files import SAMPLE_MIRROR, SAMPLE_WORKER
+
+_PORT: Final = "listeners = http://127.0.0.1:0\n"
+_PUBLIC: Final = "dedicated.mode.enable.public.rest = true\n"
+_OPEN: Final = "listeners = http://0.0.0.0:0\nrest.auth.basic.file = {folder}/users\n"
+#: What a Java worker's file often has, and what is wrong with one.
+_OLD: Final = """\
+plugin.path = /usr/share/java
+internal.key.converter = org.apache.kafka.connect.json.JsonConverter
+config.storage.partitions = 1
+offset.storage.cleanup.policy = compact
+metric.reporters = com.acme.Reporter
+producer.interceptor.classes = com.acme.Interceptor
+admin.client.dns.lookup = use_all_dns_ips
+consumer.ssl.cipher.suites = TLS_AES_256_GCM_SHA384
+producer.linger.mss = 5
+tasks.maxx = 3
+"""
+_OLD_FLOW: Final = """\
+A.consumer.group.id = x
+A->B.topic.creation.default.partitions = 5
+B.plugin.path = /opt
+tasks.maxx = 3
+C.bootstrap.servers = c:9092
+A->B.replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy
+B->A.replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy
+"""
+_HTTPS: Final = "listeners = https://127.0.0.1:0\nlisteners.https.ssl.keystore.location = {folder}/none.p12\n"
+
+
+def _lines(sample: Any) -> str:
+    return "".join(f"{key} = {value}\n" for key, value in sample.items())
+
+
+def _resource() -> str:
+    return next(text for _, text in blocks("strimzi.md") if text.startswith("apiVersion"))
+
+
+WORKER: Final = _lines(SAMPLE_WORKER)
+MIRROR: Final = _lines(SAMPLE_MIRROR)
+RESOURCE: Final = _resource().replace("  mirrors:", "    config:\n      client.id: x\n  mirrors:")
+FULL: Final = """\
+  version: 4.3.0
+  clientRackInitImage: x
+  resources: {requests: {cpu: 1}}
+  jvmOptions: {-Xmx: 2g}
+  metricsConfig: {type: jmxPrometheusExporter}
+  logging: {type: inline, loggers: {rootLogger.level: INFO}}
+  template: {pod: {priorityClassName: high}}
+  tracing: {type: opentelemetry}
+"""
+Start = Callable[[Path], int]
+
+
+def start_worker(file: Path) -> int:
+    return connect_distributed.run_with_arguments("x", [str(file)])
+
+
+def start_mirror(file: Path) -> int:
+    return connect_mirror_maker.mirror("x", file, [])
+
+
+def start_resource(file: Path) -> int:
+    arguments = strimzi_resource.ResourceArguments(
+        str(file), secrets=file.parent, settings=["listeners=http://127.0.0.1:0"]
+    )
+    return strimzi_resource.run_resource("x", arguments)
+
+
+ROWS: Final[dict[str, tuple[FileKind, Start, str, int]]] = {
+    "worker": (FileKind.WORKER, start_worker, WORKER + _PORT, 0),
+    "old worker": (FileKind.WORKER, start_worker, WORKER + _PORT + _OLD, 10),
+    "worker, open": (FileKind.WORKER, start_worker, WORKER + _OPEN, 2),
+    "worker, no keys": (FileKind.WORKER, start_worker, WORKER + _HTTPS, 0),
+    "worker, no users": (FileKind.WORKER, start_worker, WORKER + _OPEN.replace("users", "none"), 0),
+    "worker, converter": (FileKind.WORKER, start_worker, WORKER + _PORT + "key.converter = com.acme.Avro\n", 0),
+    "mirror": (FileKind.MIRROR, start_mirror, MIRROR, 0),
+    "old mirror": (FileKind.MIRROR, start_mirror, MIRROR + _OLD_FLOW, 6),
+    "mirror, open": (FileKind.MIRROR, start_mirror, MIRROR + _PUBLIC + _OPEN, 2),
+    "mirror, no keys": (FileKind.MIRROR, start_mirror, MIRROR + _PUBLIC + _HTTPS, 0),
+    "mirror, wrong value": (FileKind.MIRROR, start_mirror, MIRROR + "A->B.tasks.max = 0\n", 0),
+    "resource": (FileKind.STRIMZI, start_resource, RESOURCE, 1),
+    "full resource": (FileKind.STRIMZI, start_resource, RESOURCE.replace("  target:\n", f"{FULL}  target:\n"), 9),
+    "resource, variable": (
+        FileKind.STRIMZI,
+        start_resource,
+        RESOURCE.replace("client.id: x", "client.id: ${strimzienv:NO_SUCH_NAME}"),
+        2,
+    ),
+    "resource, no secret": (FileKind.STRIMZI, start_resource, RESOURCE.replace("us-ca", "none"), 1),
+}
+
+
+class Enough(PermanentError):
+    """Instead of what needs brokers."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        super().__init__("enough")
+
+
+def _no_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def begin(*_: Any, **__: Any) -> Any:
+        raise Enough
+
+    monkeypatch.setattr(worker_process, "DistributedWorker", begin)
+    monkeypatch.setattr(mirror_process, "FlowWorker", begin)
+    monkeypatch.setattr(connect_mirror_maker, "_spark", lambda _: None)
+    for module in (connect_distributed, strimzi_resource):
+        monkeypatch.setattr(module, "configure_logging", lambda *_, **__: None)
+
+
+def is_of(found: CheckFinding, refused: str) -> bool:
+    """Whether an error is that of a finding: its text, or its line of the file."""
+    return found.text in refused or f":{found.line}: " in refused
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_start_says_nothing_that_check_did_not(
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kind, start, text, warnings = ROWS[name]
+    (tmp_path / "users").write_text("ann=hush\n")
+    (tmp_path / "users").chmod(0o644)
+    (tmp_path / "us-ca").mkdir()
+    (tmp_path / "us-ca" / "ca.crt").write_text("x")
+    file = tmp_path / "file"
+    file.write_text(text.replace("{folder}", str(tmp_path)))
+    secrets = tmp_path if kind is FileKind.STRIMZI else None
+    found = asyncio.run(checked(file, kind, offline=True, secrets=secrets)).findings
+    _no_brokers(monkeypatch)
+    caplog.clear()
+    refused = ""
+    try:
+        start(file)
+        refused = capsys.readouterr().err.partition("error: ")[2].strip()
+    except HeliographError as error:
+        refused = str(error)
+    said = [re.sub(r"\s+", " ", one.getMessage()) for one in caplog.records if one.levelno >= logging.WARNING]
+    assert len(said) == warnings, said
+    for one in said:
+        assert any(each.text in one for each in found), (one, [each.text for each in found])
+    errors = [each for each in found if each.level is Level.ERROR]
+    assert refused == "enough" if not errors else any(is_of(each, refused) for each in errors), (refused, errors)
