@@ -239,10 +239,6 @@ def test_a_schema_from_the_settings() -> None:
             converter(schema_content=content)
 
 
-def test_plain_json_is_read_without_a_schema() -> None:
-    assert converter(schemas_enable="false").to_connect("t", b'{"a":[1,2.5]}') == (None, {"a": [1, 2.5]})
-
-
 plain = st.recursive(
     st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner | st.none(), max_size=3) | st.dictionaries(st.text(), inner | st.none(), max_size=3),
