@@ -21,7 +21,7 @@ from tests.kit.brokers import KafkaCluster
 from tests.kit.copies import read, until, write, write_transactions
 from tests.kit.direct import Broker
 from tests.kit.map_judge import Verdict, judge_map
-from tests.kit.mirror import SMALL, Mirror
+from tests.kit.mirror import Mirror, one_flow
 from tests.kit.processes import gone, slices
 from tests.kit.topics import make_topics
 
@@ -51,16 +51,10 @@ async def test_it_names_the_same_record_after_crashes(
     await make_topics(us.bootstrap, {topics[BOTH]: 1}, _COMPACTED)
     await make_topics(eu.bootstrap, {f"{alias}.{topics[one]}": 1 for one in (THINNED, BOTH)}, _COMPACTED)
     properties = {
-        "clusters": f"{alias}, eu",
-        f"{alias}.bootstrap.servers": us.bootstrap,
-        "eu.bootstrap.servers": eu.bootstrap,
+        **one_flow(us.bootstrap, eu.bootstrap, ", ".join(topics.values()), alias),
         "eu.exactly.once.source.support": eos,
-        f"{alias}->eu.enabled": "true",
-        f"{alias}->eu.topics": ", ".join(topics.values()),
         f"{alias}->eu.consumer.isolation.level": "read_committed",
-        "tasks.max": "2",
         "copy.epoch.ms": "5000",
-        **SMALL,
     }
     partitions = [TopicPartition(topics[PLAIN], 1), *(TopicPartition(topic, 0) for topic in topics.values())]
 
@@ -111,13 +105,9 @@ async def test_a_lost_map_is_rebuilt_by_the_command(us: KafkaCluster, eu: KafkaC
     await make_topics(us.bootstrap, dict.fromkeys(topics, 1))
     await make_topics(eu.bootstrap, {f"{alias}.{topics[2]}": 1}, _COMPACTED)
     properties = {
-        "clusters": f"{alias}, eu",
-        f"{alias}.bootstrap.servers": us.bootstrap,
-        "eu.bootstrap.servers": eu.bootstrap,
-        f"{alias}->eu.enabled": "true",
-        f"{alias}->eu.topics": ", ".join(topics),
+        **one_flow(us.bootstrap, eu.bootstrap, ", ".join(topics), alias),
+        "tasks.max": "1",
         f"{alias}->eu.consumer.isolation.level": "read_committed",
-        **SMALL,
     }
 
     async def load() -> None:

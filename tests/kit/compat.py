@@ -24,7 +24,8 @@ from aiokafka import AIOKafkaProducer
 from connect.embedded.kafka_releases import DEFAULT_VERSION
 from connect.kafka.security.connection_settings import connection_settings
 from connectors.verification.direct import compare_topics
-from tests.kit.brokers import numbers_of
+from tests.kit.brokers import KafkaCluster, numbers_of
+from tests.kit.copies import write_transactions
 from tests.kit.kill import run
 from tests.kit.old_messages import FORMATS, write_old
 from tests.kit.processes import Role
@@ -43,7 +44,6 @@ _VICTIMS: Final = (Role.PYTHON_WORKER, Role.WORKER)
 _LOAD_BYTES: Final = (100_000, 1_000_000)
 #: Topics of brokers before this can be told to keep older messages (``message.format.version``).
 _OLD_MESSAGES_BEFORE: Final = (3, 0)
-_TRANSACTIONS: Final = 20
 _OLD_SETS: Final = 12
 _OLD_RECORDS: Final = 50
 
@@ -82,7 +82,7 @@ def play(versions: tuple[str, str], directory: Path, *, seed: int, kills: int) -
         "us->eu.consumer.isolation.level": "read_committed",
     }
     with Stage(directory, seed=seed, records_per_s=2_000, versions=versions, properties=properties) as stage:
-        shapes = asyncio.run(_write_shapes(stage.us.bootstrap, versions[0]))
+        shapes = asyncio.run(_write_shapes(stage.us, versions[0]))
         report = run(stage, rounds, seed=seed, surplus_rounds=0)
         faults = list(report.all_faults)
         shape_records = 0
@@ -94,10 +94,11 @@ def play(versions: tuple[str, str], directory: Path, *, seed: int, kills: int) -
     return Outcome(*versions, load_records, shape_records, report.surplus_rounds, seconds, tuple(faults))
 
 
-async def _write_shapes(bootstrap: str, version: str) -> list[str]:
+async def _write_shapes(us: KafkaCluster, version: str) -> list[str]:
     """Topics of shapes that the load does not have, each with one partition; their names."""
+    bootstrap = us.bootstrap
     await make_topics(bootstrap, {"shape-transactions": 1})
-    await _write_transactions(bootstrap, "shape-transactions")
+    await write_transactions(us, "shape-transactions")
     await make_topics(bootstrap, {"shape-append-time": 1}, {"message.timestamp.type": "LogAppendTime"})
     await _write_plain(bootstrap, "shape-append-time")
     topics = ["shape-transactions", "shape-append-time"]
@@ -108,22 +109,6 @@ async def _write_shapes(bootstrap: str, version: str) -> list[str]:
             await write_old(bootstrap, topic, magic, _OLD_SETS, _OLD_RECORDS)
             topics.append(topic)
     return topics
-
-
-async def _write_transactions(bootstrap: str, topic: str) -> None:
-    """Committed and aborted ones of two producers, interleaved."""
-    one, two = (AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=f"{topic}-{n}") for n in (1, 2))
-    await asyncio.gather(one.start(), two.start())
-    try:
-        for number in range(_TRANSACTIONS):
-            for producer in (one, two):
-                await producer.begin_transaction()
-            for producer, name in ((one, b"one"), (two, b"two"), (one, b"one again")):
-                await producer.send_and_wait(topic, b"%s %d" % (name, number), partition=0)
-            await (one.abort_transaction() if number % 3 == 1 else one.commit_transaction())
-            await (two.abort_transaction() if number % 4 == 2 else two.commit_transaction())
-    finally:
-        await asyncio.gather(one.stop(), two.stop())
 
 
 async def _write_plain(bootstrap: str, topic: str) -> None:

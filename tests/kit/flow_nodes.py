@@ -23,7 +23,7 @@ from tests.kit.flow_group import SOURCE, FlowGroup
 from tests.kit.groups import cluster_at
 from tests.kit.java_mm2 import JavaMirrorMaker
 from tests.kit.java_program import java_command, write_log4j2
-from tests.kit.mirror import SMALL, Mirror
+from tests.kit.mirror import Mirror, one_flow
 from tests.kit.processes import wait_until
 from tests.kit.rest_client import RestClient
 from tests.kit.topics import make_topics
@@ -91,13 +91,7 @@ class FlowNodes:
 
     def _properties(self, port: int) -> dict[str, str]:
         return {
-            "clusters": f"{self.alias}, eu",
-            f"{self.alias}.bootstrap.servers": self._us.bootstrap,
-            "eu.bootstrap.servers": self._eu.bootstrap,
-            f"{self.alias}->eu.enabled": "true",
-            f"{self.alias}->eu.topics": f".*-{self.alias}",
-            **SMALL,
-            "tasks.max": "2",
+            **one_flow(self._us.bootstrap, self._eu.bootstrap, f".*-{self.alias}", self.alias),
             "refresh.topics.interval.seconds": "1",
             "listeners": f"http://{cluster_config.HOST}:{port}",
             **self._changes,

@@ -44,7 +44,7 @@ from tests.kit.brokers import KafkaCluster
 from tests.kit.internal_rounds import write_rounds
 from tests.kit.large_bodies import ENDPOINTS, MIB, OBJECTS, send
 from tests.kit.lateness import GOAL_BEAT_S, GOAL_STALL_S, Lateness
-from tests.kit.mirror import SMALL, Mirror, with_rest
+from tests.kit.mirror import Mirror, one_flow, with_rest
 from tests.kit.processes import DeadlinePassed, wait_until
 from tests.kit.reports import leave
 from tests.kit.scale import ALIAS, HEAP, Scene, costs_during, make_some_at_once, megabytes_text, shares_text
@@ -365,16 +365,7 @@ def stage(directory: Path, partitions: int, tasks: int) -> Iterator[Stage]:
         KafkaCluster.start("eu", jvm_options=jvm, config=uncleaned) as eu,
     ):
         make_some_at_once(us.bootstrap, counts)
-        properties = {
-            "clusters": f"{ALIAS}, eu",
-            f"{ALIAS}.bootstrap.servers": us.bootstrap,
-            "eu.bootstrap.servers": eu.bootstrap,
-            f"{ALIAS}->eu.enabled": "true",
-            f"{ALIAS}->eu.topics": "late-.*",
-            **SMALL,
-            "tasks.max": str(tasks),
-            **with_rest(),
-        }
+        properties = {**one_flow(us.bootstrap, eu.bootstrap, "late-.*"), "tasks.max": str(tasks), **with_rest()}
         with Mirror(properties, directory) as mirror:
             url = properties["listeners"]
             seen, port = Seen(mirror, url, ALIAS), int(url.rpartition(":")[2])

@@ -68,6 +68,20 @@ def replicated(target_nodes: int) -> dict[str, str]:
     }
 
 
+def one_flow(us: str, eu: str, topics: str, alias: str = "us") -> dict[str, str]:
+    """Return the file of a flow of two tasks to the brokers ``eu`` from the brokers ``us``, which it calls ``alias``;
+    :data:`SMALL`."""
+    return {
+        "clusters": f"{alias}, eu",
+        f"{alias}.bootstrap.servers": us,
+        "eu.bootstrap.servers": eu,
+        f"{alias}->eu.enabled": "true",
+        f"{alias}->eu.topics": topics,
+        **SMALL,
+        "tasks.max": "2",
+    }
+
+
 def with_rest() -> dict[str, str]:
     """Return what gives a mirror its REST API, on a free port; its address is the value of ``listeners``."""
     (port,) = cluster_config.choose(1)

@@ -139,10 +139,6 @@ class FaultProxy:
         """Let exactly so many more bytes pass, then stall every connection of ``where``; set when done."""
         return self._call(self._arm(_Tripwire(direction, count_bytes, where, "stall")))
 
-    def half_close(self, direction: Direction, where: Where = everywhere) -> None:
-        """End one direction behind its last byte (FIN); the other goes on."""
-        self._call(self._half_close(direction, where))
-
     def delay(self, direction: Direction, delay_ms: float, jitter_ms: float = 0.0) -> None:
         """Bytes arrive so much later, order kept."""
         self._call(self._set_weather(direction, delay_ms=delay_ms, jitter_ms=jitter_ms))
@@ -272,10 +268,6 @@ class FaultProxy:
         for connection in selected:
             connection.cut()
         return len(selected)
-
-    async def _half_close(self, direction: Direction, where: Where) -> None:
-        for connection in self._selected(where):
-            connection.pipes[direction].finish()
 
     async def _set_weather(self, direction: Direction, **changes: float | None) -> None:
         for name, value in changes.items():

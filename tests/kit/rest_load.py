@@ -22,7 +22,7 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.log.offsets import LATEST, list_offsets
 from connect.kafka.security.connection_settings import connection_settings
 from tests.kit.java_mm2 import run_tool
-from tests.kit.mirror import SMALL, Mirror
+from tests.kit.mirror import Mirror, one_flow
 from tests.kit.topics import make_topics
 
 _PERFORMANCE: Final = "org.apache.kafka.tools.ProducerPerformance"
@@ -80,13 +80,7 @@ def measure(directory: Path, *, records: int = 30_000_000, seconds: float = 20.0
         run_tool(_PERFORMANCE, load.arguments(us.bootstrap, directory / "none"))
         (port,) = cluster_config.choose(1)
         properties = {
-            "clusters": "us, eu",
-            "us.bootstrap.servers": us.bootstrap,
-            "eu.bootstrap.servers": eu.bootstrap,
-            "us->eu.enabled": "true",
-            "us->eu.topics": load.topic,
-            **SMALL,
-            "tasks.max": "2",
+            **one_flow(us.bootstrap, eu.bootstrap, load.topic),
             "dedicated.mode.enable.public.rest": "true",
             "listeners": f"http://{cluster_config.HOST}:{port}",
         }

@@ -41,7 +41,7 @@ from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, TopicPair
 from tests.kit.java_mm2 import run_tool
 from tests.kit.lateness import Lateness
-from tests.kit.mirror import SMALL, Mirror, with_rest
+from tests.kit.mirror import Mirror, one_flow, with_rest
 from tests.kit.pipe import Direction
 from tests.kit.processes import Member, slices
 from tests.kit.proxy import FaultProxy
@@ -422,12 +422,7 @@ def stage(directory: Path, seed: int, topics: int, partitions: int, tasks: int) 
         eu = exits.enter_context(KafkaCluster.start("eu", jvm_options=jvm))
         make_some_at_once(us.bootstrap, counts)
         properties = {
-            "clusters": f"{ALIAS}, eu",
-            f"{ALIAS}.bootstrap.servers": us.proxied_bootstrap,
-            "eu.bootstrap.servers": eu.bootstrap,
-            f"{ALIAS}->eu.enabled": "true",
-            f"{ALIAS}->eu.topics": "scale-.*",
-            **SMALL,
+            **one_flow(us.proxied_bootstrap, eu.bootstrap, "scale-.*"),
             "tasks.max": str(tasks),
             **with_rest(),
         }

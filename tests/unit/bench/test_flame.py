@@ -23,11 +23,6 @@ def test_waiting_and_the_frames_of_all_are_left_out() -> None:
     assert ("loop (a.py:9)", "send (b.py:20)") in working
 
 
-def test_a_stack_of_one_frame_stays() -> None:
-    assert flame.working({("main (a.py:1)",): 2}) == {("main (a.py:1)",): 2}
-    assert not flame.working({})
-
-
 def test_a_function_twice_in_a_stack_counts_once() -> None:
     functions = flame.top(flame.by_function(flame.working(STACKS)))
     assert functions.own == {"send (b.py)": 10}
@@ -46,7 +41,3 @@ def test_svg_is_well_formed_and_names_frames_whole() -> None:
     root = ElementTree.fromstring(flame.svg("t < u", stacks))
     titles = [node.text or "" for node in root.iter("{http://www.w3.org/2000/svg}title")]
     assert titles == ["<module> (a & b.py): 2001 samples, 100.0%"], "what is narrower than a pixel is left out"
-
-
-def test_several_processes_add_up() -> None:
-    assert flame.merged([{("a",): 1}, {("a",): 2, ("b",): 1}]) == {("a",): 3, ("b",): 1}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from bench import page, plots, tables
 from bench.ciphers import measure_ciphers
 from bench.latency import shares
-from bench.loads import LOADS
 from bench.rows import IDLE, Ceiling, Ciphers, Held, Latency, Partitions, Rows, Started
 from tests.unit.bench.samples import result, run
 
@@ -83,26 +81,10 @@ def test_summary_has_the_medians_of_ratios_within_rounds(rows: Rows) -> None:
     assert found["CPU x MM2 tuned"] == "0.050"
 
 
-def test_details_have_every_contender_and_the_ceiling(rows: Rows) -> None:
-    table = tables.details(rows, "replicated")
-    assert table is not None
-    assert [row[1] for row in table.rows] == ["Heliograph", "MM2 tuned", "ceiling: 1 connection"]
-    assert len({len(row) for row in [table.headings, *table.rows]}) == 1
-
-
 def test_a_ratio_of_two_runs_is_marked(rows: Rows) -> None:
     for number in (1, 2):
         rows.add(run("b"), result("rf3-8-one", "heliograph", number, 300))
     assert cells(tables.copied(rows, "replicated"), 0)["x MM2 tuned"] == "2.00†"
-
-
-def test_distance_security_latency_and_starts(rows: Rows) -> None:
-    assert cells(tables.far(rows), 0)["of 0 ms"] == "90%"
-    tls = cells(tables.secured(rows), 0)
-    assert (tls["added"], tls["x cipher"], tls["x TLS in memory"]) == ("1.50", "1.50", "0.50")
-    ours = cells(tables.latency(rows), 1)
-    assert (ours["p99 ms"], ours["p50 x MM2"]) == ("10.0", "0.50")
-    assert cells(tables.started(rows), 0)["first record s"] == "6.5"
 
 
 def test_page_says_what_is_missing_and_links_plots_that_are_drawn(rows: Rows, tmp_path: Path) -> None:
@@ -116,50 +98,12 @@ def test_page_says_what_is_missing_and_links_plots_that_are_drawn(rows: Rows, tm
     assert all(file.stat().st_size > 1000 for file in tmp_path.iterdir())
 
 
-def test_page_of_nothing_names_every_load(tmp_path: Path) -> None:
-    text = page.text(page.TEMPLATE, Rows())
-    assert all(f"`{load.name}`" in text for load in LOADS)
-    assert plots.draw(Rows(), tmp_path) == []
-
-
-def test_flame_graphs_come_with_their_sentence(tmp_path: Path) -> None:
-    (tmp_path / "flame-rf3-8-one.svg").touch()
-    (tmp_path / "flame-rf1-json.svg").touch()
-    (tmp_path / "flame-rf1-json.md").write_text("Half is zstd.\n")
-    text = page.flames(tmp_path)
-    assert "write a sentence into `bench/results/flame-rf3-8-one.md`" in text
-    assert "Half is zstd.\n\n![Flame graph of rf1-json](../bench/results/flame-rf1-json.svg)" in text
-    assert "No graph yet: `rf3-8-16k`." in text
-
-
 def test_what_another_command_measured_is_kept(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     page.keep(file, RUN, [Partitions(load=IDLE, partitions=2000, cores=0.05)])
     page.keep(file, run("b", "make scale"), [Partitions(load=IDLE, partitions=10_000, cores=0.2)])
     (kept,) = Rows.read(file).of(Partitions, IDLE)
     assert (kept.run, kept.partitions) == ("b", 10_000)
-
-
-def test_a_page_without_a_model_says_why_and_has_no_plot(rows: Rows) -> None:
-    text = page.text(page.SCALE_TEMPLATE, rows)
-    assert "The results give no model: 5 loads of one run are needed, and the largest run has 1." in text
-    assert "scale.png" not in text
-
-
-def test_sizes_of_batches_say_where_they_are_from(rows: Rows) -> None:
-    assert cells(tables.details(rows, "replicated"), 0)["batch KB"] == "0.0‡"
-    for number in (1, 2):
-        of_window = replace(result("rf3-8-one", "heliograph", number, 500), batches_of_window=True)
-        rows.add(run("b"), replace(of_window, target_batch_bytes=983_000.0))
-    details = tables.details(rows, "replicated")
-    assert {line[1]: line[-1] for line in details.rows[:2]}["Heliograph"] == "983.0" if details else False
-
-
-def test_a_place_that_is_not_known_is_refused(tmp_path: Path) -> None:
-    template = tmp_path / "template.md"
-    template.write_text("<!-- unknown -->")
-    with pytest.raises(KeyError, match="unknown"):
-        page.text(template, Rows())
 
 
 @pytest.mark.parametrize(("made", "template"), [(page.PAGE, page.TEMPLATE), (page.SCALE_PAGE, page.SCALE_TEMPLATE)])

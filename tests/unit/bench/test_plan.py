@@ -6,7 +6,7 @@ import pytest
 
 from bench.bed import BenchError, Contents
 from bench.contenders import CONTENDERS
-from bench.loads import DEFAULT, LOADS, Load, Paced
+from bench.loads import LOADS, Load, Paced
 from bench.measure import check_batches
 from bench.plan import Asked
 
@@ -19,19 +19,9 @@ def load(name: str) -> Load:
     return found
 
 
-def test_names_are_unique_and_each_load_says_in_a_line_what_it_is() -> None:
-    assert len(set(ALL)) == len(ALL)
-    assert all(one.about and "\n" not in one.about for one in LOADS)
-
-
 def test_a_default_run_takes_half_an_hour_and_all_four_hours() -> None:
     assert 600 < Asked().duration_s() <= 30 * 60
     assert 3600 < Asked(loads=ALL).duration_s() <= 4 * 3600
-
-
-def test_loads_of_many_partitions_last_as_long_as_their_window_at_the_fastest_rate_seen() -> None:
-    many = [one for one in LOADS if isinstance(one, Load) and one.group == "replicated" and one.partitions > 1]
-    assert all(one.records >= 45 * 200_000 for one in many)
 
 
 def test_loads_are_as_large_as_their_window_needs() -> None:
@@ -40,11 +30,6 @@ def test_loads_are_as_large_as_their_window_needs() -> None:
     assert usual == load("rf1-small")
     assert isinstance(short, Load)
     assert short.records == load("rf1-small").records // 2
-
-
-def test_scaled_load_keeps_something_in_every_partition() -> None:
-    assert load("rf1-small").scaled(0.1).records == load("rf1-small").records // 10
-    assert load("rf1-small").scaled(1e-9).records == 8000
 
 
 def test_loads_name_their_contenders_unless_others_are_asked_for() -> None:
@@ -56,24 +41,12 @@ def test_loads_name_their_contenders_unless_others_are_asked_for() -> None:
     assert all(known.issuperset(one.contenders) for one in LOADS)
 
 
-def test_a_bed_for_each_kind_of_clusters() -> None:
-    beds = dict(Asked(loads=ALL).beds())
-    assert list(beds) == [(3, False), (1, True), (1, False)]
-    assert sorted(one.name for loads in beds.values() for one in loads) == sorted(ALL)
-    assert {one.name for one in beds[1, True]} == {"secured-plaintext", "secured-tls"}
-
-
 def test_latency_has_one_long_window() -> None:
     (paced,) = (one for one in LOADS if one.name == "latency-rf3-2000")
     assert isinstance(paced, Paced)
     assert Asked().rounds_of(paced) == 1
     assert Asked().seconds_of(paced) > 60, "a change of epochs is in it"
     assert Asked(seconds=600).seconds_of(paced) == 600
-
-
-def test_without_the_ceiling_no_load_has_one() -> None:
-    assert any(isinstance(one, Load) and one.has_ceiling for one in Asked().chosen())
-    assert not any(isinstance(one, Load) and one.has_ceiling for one in Asked(has_ceiling=False).chosen())
 
 
 @pytest.mark.parametrize(
@@ -97,10 +70,6 @@ def test_loads_of_the_same_data_follow_one_another() -> None:
         topics = [one.topic for one in loads if isinstance(one, Load)]
         changes = [topic for before, topic in zip([None, *topics], topics, strict=False) if topic != before]
         assert len(changes) == len(set(topics))
-
-
-def test_default_is_known() -> None:
-    assert set(DEFAULT) <= set(ALL)
 
 
 def test_contender_files_name_what_the_bench_relies_on() -> None:

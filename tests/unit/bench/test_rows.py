@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.rows import Ceiling, Held, Latency, Result, Rows, ratio
+from bench.rows import Latency, Result, Rows, ratio
 from tests.unit.bench.samples import result, run
 
 FIRST, SECOND = run("2026-11-01 10:00:00"), run("2026-11-02 10:00:00")
@@ -24,13 +24,6 @@ def test_a_partial_run_replaces_its_rows_only() -> None:
     assert len(rows.of(Result, "rf3-8-one", "mm2-tuned")) == 2
     assert len(rows.of(Result, "rf1-small")) == 2
     assert {row.run for row in rows.rows} == {FIRST.id, SECOND.id}
-
-
-def test_rows_of_one_kind_do_not_replace_those_of_another() -> None:
-    rows = Rows()
-    rows.add(FIRST, Held(load="rf1-small", records=5, record_bytes=1, batch_bytes=2))
-    rows.add(SECOND, Ceiling(load="rf1-small", variant="", records_per_s=1, wire_mb_per_s=1, target_cpu_s_per_gb=1))
-    assert len(rows.rows) == 2
 
 
 def test_a_file_gives_back_what_it_took_and_forgets_runs_without_rows(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -65,16 +64,6 @@ def test_as_many_loads_as_costs_are_too_few() -> None:
         scale.fit([point(*load) for load in LOADS[:4]])
 
 
-def test_points_are_of_loads_whose_topic_and_copy_were_measured() -> None:
-    rows = Rows()
-    rows.add(run("a"), result("rf3-8-one", "heliograph", 1, 100_000, 2.0))
-    rows.add(run("a"), result("rf3-8-16k", "heliograph", 1, 100_000, 2.0))
-    rows.add(run("a"), Held(load="rf3-8-one", records=10, record_bytes=1000, batch_bytes=2000))
-    (found,) = scale.points(rows, "a")
-    assert (found.name, found.batches, found.records) == ("rf3-8-one", 500_000, 1_000_000)
-    assert found.cores == pytest.approx(0.2)
-
-
 def test_the_model_is_of_the_rows_of_one_run() -> None:
     """Six loads of a run, a seventh of another that is ten times as dear."""
     rows = Rows()
@@ -99,11 +88,6 @@ def test_the_model_is_of_the_rows_of_one_run() -> None:
     assert "6 loads of one run: 2026-11-01 10:00:00 UTC, `python -m bench`" in scale.fitted_text(found)
 
 
-def test_nothing_gives_no_model() -> None:
-    with pytest.raises(NoModel, match="nothing was measured"):
-        scale.model(Rows())
-
-
 def test_partitions_cost_what_the_long_runs_have_measured() -> None:
     rows = Rows()
     for number, cores in ((1, 0.05), (2, 0.07)):
@@ -115,18 +99,6 @@ def test_partitions_cost_what_the_long_runs_have_measured() -> None:
     assert "not measured yet, so not included (`make late`)" in busy
     with_idle, without = (scale.aim_table(COSTS, some).rows[0][2] for some in (rows, Rows()))
     assert int(with_idle) - int(without) == 3
-
-
-def test_the_worker_is_a_wall_once_busy_partitions_were_measured() -> None:
-    rows = Rows()
-    assert "worker" not in str(scale.walls_table(rows).rows)
-    rows.add(run("a"), Partitions(load=BUSY, partitions=2000, cores=0.1))
-    assert scale.walls_table(rows).rows[0] == ["worker, busy partitions", "20,000 partitions for each worker"]
-
-
-def test_plot_is_drawn(tmp_path: Path) -> None:
-    scale.draw(COSTS, [point(0.1, 1e6, 1e6)], tmp_path / "scale.png")
-    assert (tmp_path / "scale.png").stat().st_size > 1000
 
 
 def test_the_long_runs_give_rows_of_what_they_have_watched() -> None:

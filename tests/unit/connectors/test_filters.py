@@ -39,52 +39,34 @@ def test_a_list_that_is_no_pattern_names_its_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("topic", "heartbeats", "mirrored"),
+    ("separator", "topic", "mirrored"),
     [
-        ("orders", True, True),
-        ("us.orders", True, True),
-        ("eu.orders", True, False),
-        ("us.eu.orders", True, False),
-        ("__consumer_offsets", True, False),
-        (".hidden", True, False),
-        ("mm2-offset-syncs.eu.internal", True, False),
-        ("us.checkpoints.internal", True, False),
-        ("my.internal", True, True),
+        (".", "orders", True),
+        (".", "us.orders", True),
+        (".", "eu.orders", False),
+        (".", "us.eu.orders", False),
+        (".", "__consumer_offsets", False),
+        (".", ".hidden", False),
+        (".", "mm2-offset-syncs.eu.internal", False),
+        (".", "us.checkpoints.internal", False),
+        (".", "my.internal", True),
+        ("_", "us_orders", True),
+        ("_", "eu_orders", False),
+        ("_", "us_eu_orders", False),
+        ("_", "eu.orders", True),  # a name like any other
+        ("_", "us_checkpoints_internal", False),
+        ("_", "mm2-offset-syncs_eu_internal", False),
+        ("_", "eu_heartbeats", False),
+        ("_", "us_heartbeats", True),
     ],
 )
-def test_the_three_rules(topic: str, heartbeats: bool, mirrored: bool) -> None:
-    policy = DefaultReplicationPolicy()
+def test_the_three_rules(separator: str, topic: str, mirrored: bool) -> None:
+    policy = DefaultReplicationPolicy(separator)
     for topic_filter in (EVERYTHING, DefaultTopicFilter((".*",), ())):
         decision = should_mirror(
-            topic, topic_filter=topic_filter, policy=policy, target_alias="eu", heartbeats_replication=heartbeats
+            topic, topic_filter=topic_filter, policy=policy, target_alias="eu", heartbeats_replication=True
         )
         assert decision is mirrored
-
-
-@pytest.mark.parametrize(
-    ("topic", "mirrored"),
-    [
-        ("orders", True),
-        ("us_orders", True),
-        ("eu_orders", False),
-        ("us_eu_orders", False),
-        # With this separator it is a name like any other.
-        ("eu.orders", True),
-        ("us_checkpoints_internal", False),
-        ("mm2-offset-syncs_eu_internal", False),
-        ("eu_heartbeats", False),
-        ("us_heartbeats", True),
-    ],
-)
-def test_they_hold_with_another_separator(topic: str, mirrored: bool) -> None:
-    decision = should_mirror(
-        topic,
-        topic_filter=EVERYTHING,
-        policy=DefaultReplicationPolicy("_"),
-        target_alias="eu",
-        heartbeats_replication=True,
-    )
-    assert decision is mirrored
 
 
 @pytest.mark.parametrize(

@@ -180,10 +180,6 @@ def test_what_waits_and_what_is_gone() -> None:
     assert (lag(50, 60, 60).records, lag(50, 60, 60).lost) == (0, 10)
 
 
-def test_a_source_that_has_less_than_was_copied_is_not_behind() -> None:
-    assert (lag(100, 0, 60).records, lag(100, 0, 60).lost) == (0, 0)
-
-
 @given(st.integers(0, 500), st.integers(0, 500), st.integers(0, 500), st.integers(-1, 10_000))
 def test_as_counted_one_by_one(position: int, start: int, length: int, size: int) -> None:
     end = start + length

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.processes import DeadlinePassed, Role, find, gone, slices, survivors, tree, wait_until
+from tests.kit.processes import DeadlinePassed, Role, find, gone, survivors, tree, wait_until
 
 DEADLINE_S = 60.0
 #: Starts the next name of the chain below itself, as its first argument; ends with its input.
@@ -56,10 +56,6 @@ def test_each_process_has_its_role(worker: int) -> None:
     assert jvm.process.parent() == find(worker, Role.SPARK_DRIVER)[0].process
 
 
-def test_a_python_worker_without_a_connection_to_the_target_is_no_slice(worker: int) -> None:
-    assert slices(worker, [1]) == []
-
-
 def test_who_is_gone_is_told_from_who_is_not(worker: int) -> None:
     members = tree(worker)
     (last,) = find(worker, Role.OTHER)
@@ -67,12 +63,6 @@ def test_who_is_gone_is_told_from_who_is_not(worker: int) -> None:
     wait_until(lambda: gone([last]), DEADLINE_S, "the killed process is gone")
     assert survivors(members) == members[:-1]
     assert not gone(members)
-
-
-def test_no_tree_without_a_worker() -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        process.wait()
-    assert tree(process.pid) == []
 
 
 def test_a_deadline_says_what_was_awaited() -> None:

@@ -121,16 +121,6 @@ def test_held_bytes_wait_and_come_in_order(sink: Sink, proxy: FaultProxy) -> Non
         until_received(sink, b"firstsecondthird")
 
 
-def test_new_connections_are_held_too_when_asked(sink: Sink, proxy: FaultProxy) -> None:
-    proxy.hold(new_too=True)
-    with dial(proxy) as client:
-        client.sendall(b"patience")
-        wait_until(lambda: proxy.kept_bytes() == 8, DEADLINE_S, "the proxy holds the bytes")
-        assert [state.held for state in proxy.connections()] == [True]
-        proxy.release()
-        until_received(sink, b"patience")
-
-
 def test_held_bytes_of_a_killed_client_arrive_at_release(sink: Sink, proxy: FaultProxy) -> None:
     script = f"import socket; s = socket.create_connection({proxy.address!r}); s.sendall(b'x' * 1000000); input()"
     with subprocess.Popen([sys.executable, "-c", "input()\n" + script], stdin=subprocess.PIPE) as client:
@@ -237,18 +227,6 @@ def test_half_close_after_passes_exactly_so_many_bytes_and_the_end(sink: Sink, p
         assert client.recv(10) == b""
     wait_until(lambda: not proxy.connections(), DEADLINE_S, "the proxy has forgotten the connection")
     assert proxy.accepted() == 1
-
-
-def test_half_close_ends_one_direction_only(sink: Sink, proxy: FaultProxy) -> None:
-    proxy.hold(Direction.ANSWERS, new_too=True)
-    with dial(proxy) as client:
-        client.sendall(b"question")
-        until_received(sink, b"question")
-        proxy.half_close(Direction.REQUESTS)
-        assert sink.ended[0].wait(DEADLINE_S)
-        proxy.release()
-        assert client.recv(10) == b"!"
-        assert client.recv(10) == b""
 
 
 def test_delay_and_jitter_keep_the_order(sink: Sink, proxy: FaultProxy) -> None:

@@ -21,11 +21,6 @@ def test_sample_records_are_the_same_for_the_same_seed_and_fit_their_topics() ->
     assert all(isinstance(orjson.loads(record.value), dict) for record in records)
 
 
-def test_a_customer_stays_in_one_partition_of_a_topic() -> None:
-    where = {(record.topic, record.key, record.partition) for record in islice(sample_records(1), 5000)}
-    assert len(where) == len({(topic, key) for topic, key, _ in where})
-
-
 def test_the_demo_shows_every_codec() -> None:
     assert {topic.codec for topic in TOPICS} == {None, "gzip", "snappy", "lz4", "zstd"}
 

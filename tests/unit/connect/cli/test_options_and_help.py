@@ -14,7 +14,6 @@ import pytest
 import typer
 
 from connect.cli import main
-from connect.cli.commands import connectors
 from connect.cli.options_and_help import EXAMPLES, GROUPS, Shell, completion, examples, taught, with_current_names
 
 GROUP: Any = taught(typer.main.get_command(main.app))
@@ -158,8 +157,3 @@ def test_bash_takes_the_script_in(tmp_path: Path, capsys: pytest.CaptureFixture[
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     assert "_heliograph_completion" in ended.stdout
-
-
-def test_a_command_of_a_group_is_taught_too() -> None:
-    assert "connectors restart" in commands()
-    assert connectors.app.info.name == "connectors"

@@ -88,10 +88,6 @@ def test_records_are_javas(record: Record, key: str, value: bytes) -> None:
     assert record[1].startswith(value)
 
 
-def test_a_removal_is_two_tombstones() -> None:
-    assert config_topic.removal_records("c") == (("connector-c", None), ("target-state-c", None))
-
-
 # -- connectors and target states --------------------------------------------------------------------------------------
 
 

@@ -67,15 +67,10 @@ def test_the_records_of_all_parts_follow_one_another(codec: int, seed: int) -> N
     assert [record[1:] for record in found] == [record[1:] for record in wanted]
 
 
-def test_a_merged_batch_is_byte_for_byte_what_a_producer_would_have_written() -> None:
-    chance = random.Random(1)
-    wanted = [records.Record(index, _NOW_MS + index, b"key", chance.randbytes(100), []) for index in range(300)]
-    parts = [memoryview(records.build(wanted[at : at + 7], 0, 1, 1, 1)) for at in range(0, 300, 7)]
-    assert merge(parts, 0, 5, 6, 7) == records.build(wanted, 0, 5, 6, 7)
-
-
-@pytest.mark.parametrize(("codec", "level"), [(1, None), (1, 9), (2, None), (3, None), (3, 1), (4, None), (4, 19)])
-def test_batches_without_a_codec_are_merged_under_one(codec: int, level: int | None) -> None:
+@pytest.mark.parametrize(
+    ("codec", "level"), [(0, None), (1, None), (1, 9), (2, None), (3, None), (3, 1), (4, None), (4, 19)]
+)
+def test_a_merged_batch_is_byte_for_byte_what_a_producer_would_have_written(codec: int, level: int | None) -> None:
     wanted = [records.Record(index, _NOW_MS + index, b"key", b"value %d " % index * 9, []) for index in range(300)]
     parts = [memoryview(records.build(wanted[at : at + 7], 0, 1, 1, 1)) for at in range(0, 300, 7)]
     assert merge(parts, codec, 5, 6, 7, level) == records.build(wanted, codec, 5, 6, 7, level)

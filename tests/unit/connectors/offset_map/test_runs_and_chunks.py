@@ -128,11 +128,6 @@ def test_an_empty_map_knows_nothing() -> None:
     assert RunList().reverse(5) is None
 
 
-def test_a_plain_topic_has_one_run_for_ever() -> None:
-    runs = RunList(MapRun(100 + 7 * at, 20 + 7 * at, 7) for at in range(10_000))
-    assert list(runs) == [MapRun(100, 20, 70_000)]
-
-
 @pytest.mark.parametrize("run", [MapRun(0, 0, 0), MapRun(-1, 0, 1), MapRun(0, -1, 1)])
 def test_what_is_no_run_is_refused(run: MapRun) -> None:
     with pytest.raises(ValueError, match="not a run"):

@@ -68,12 +68,6 @@ def test_complete_disjoint_balanced_and_with_the_fewest_moves(
         assert sum(len(own & set(share)) for own, share in zip(kept, found, strict=True)) == stay
 
 
-@given(wanted=SETS, tasks_max=TASKS)
-def test_nothing_moves_where_nothing_has_changed(wanted: set[TopicPartition], tasks_max: int) -> None:
-    first = assign(sorted(wanted), tasks_max)
-    assert assign(sorted(wanted), tasks_max, first) == first
-
-
 def test_the_last_assignment_is_read_from_task_configs() -> None:
     configs = [{"task.assigned.partitions": "a-0,b-c-3"}, {}, {"task.assigned.partitions": "nonsense"}]
     assert assigned_before(configs) == [[TopicPartition("a", 0), TopicPartition("b-c", 3)], [], []]

@@ -80,12 +80,6 @@ def test_what_has_no_equal_is_named(expression: str, part: str) -> None:
     assert part in str(caught.value)
 
 
-@given(st.text("abc-_", min_size=1))
-def test_a_plain_name_matches_itself(name: str) -> None:
-    assert compile_java(name).fullmatch(name)
-    assert not compile_java(name).fullmatch(name + "x")
-
-
 @given(st.text(st.characters(max_codepoint=0x2FF)).filter(lambda text: "\\E" not in text))
 def test_a_quoted_text_matches_itself_alone(text: str) -> None:
     pattern = compile_java(f"\\Q{text}\\E")

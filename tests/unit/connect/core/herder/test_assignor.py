@@ -173,16 +173,6 @@ def test_a_worker_that_returns_in_time_gets_its_work_back() -> None:
     assert not has_revoked(outcome)
 
 
-def test_of_several_empty_workers_each_gets_of_the_lost_work_in_turn() -> None:
-    group = three_workers()
-    group.members.pop("m3")
-    group.join("m5", "m4")
-    group.round()
-    group.now_ms += DELAY_MS
-    outcome = group.round()
-    assert [len(outcome.members[member].assigned.tasks) for member in ("m4", "m5")] == [2, 2]
-
-
 def test_where_a_revocation_was_not_heard_of_lost_work_is_new() -> None:
     """The leader believes nothing but what members say they hold."""
     group = three_workers()
@@ -246,20 +236,6 @@ def test_a_java_worker_without_work_is_not_waited_for() -> None:
 
 
 # -- what runs twice, or never ends ------------------------------------------------------------------------------------
-
-
-def test_every_copy_of_what_runs_twice_is_revoked() -> None:
-    group = three_workers()
-    twice = group.members["m1"].held
-    group.members["m2"] = MemberState(plus(group.members["m2"].held, twice))
-    outcome = group.round()
-    for member in ("m1", "m2"):
-        assert set(work(twice)) <= set(work(outcome.members[member].revoked))
-    assert not set(work(twice)) & set(
-        chain.from_iterable(work(reported.assigned) for reported in outcome.members.values())
-    )
-    group.settle()
-    group.assert_complete()
 
 
 @pytest.mark.parametrize(

@@ -142,10 +142,6 @@ async def test_a_topic_that_is_missing_is_none(code: int | None) -> None:
     assert await known_topic(cast(Any, Eu(code)), "orders") is None
 
 
-async def test_a_topic_that_is_there() -> None:
-    assert await known_topic(cast(Any, Eu(0)), "orders") == TopicMetadata("orders", None, 0, {})
-
-
 async def test_a_topic_that_cannot_be_seen_is_not_missing() -> None:
     with pytest.raises(NotAuthorized, match="grant DESCRIBE on topic orders"):
         await known_topic(cast(Any, Eu(29)), "orders")
