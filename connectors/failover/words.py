@@ -68,6 +68,7 @@ def plan_as_json(plan: Plan, done: FailoverResult | None = None) -> dict[str, An
         "moves": [move_as_json(one) for one in plan.moves],
         "left": [{"group": one.group, "why": note} for one in plan.groups for note in one.notes],
         "verified": None if found.verified is None else found.verified.to_wire(),
+        "verified_error": found.verified_error or None,
         "proof": None if done is None else [asdict(one) for one in done.proofs],
         "verification": None if done is None else done.verified or None,
         "written_late": None if done is None else done.late,
@@ -137,6 +138,8 @@ def verified_line(found: Snapshot, now_ms: int, *, offers: bool) -> Line:
     is_offered = offers and not found.is_gone and not found.source_error
     if facts is None:
         text = "the copy was never verified"
+        if found.verified_error:
+            text = f"what the last verification found could not be read: {found.verified_error}"
         return Line(f"{text}; --verify compares every record once the flow is drained" if is_offered else text)
     text = verified_text(facts, now_ms)
     if is_offered and (facts.new_offsets or facts.new_partitions or facts.unread):

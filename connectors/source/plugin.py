@@ -187,7 +187,8 @@ class MirrorSource(MirrorConnector):
             if kind in DASHBOARD:
                 return await dashboard_report(kind, self._host, settings, parts, connector, tasks, query)
             if kind == VERIFICATION:
-                return await verification_report(settings, parts.store, query)
+                source = parts.clusters.source if self._host.contact(settings.name).knows_lag else None
+                return await verification_report(settings, source, parts.store, query)
             shared, watch = self._host.lag_of(settings.name), self._host.watches.get(settings.name)
             lag = await shared.read(settings, parts.clusters.source, parts.store, watch)
             contact = self._host.contact(settings.name)  # after the read, which may take long

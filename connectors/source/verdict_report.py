@@ -50,12 +50,13 @@ async def verdict_report(
 async def _look(host: MirrorHost, settings: MirrorSourceSettings, parts: FlowParts, look: FlowLook) -> None:
     watch = host.watches.get(settings.name)
     lag = await host.lag_of(settings.name).read(settings, parts.clusters.source, parts.store, watch)
-    if host.contact(settings.name).target.answers is not False:
+    contact = host.contact(settings.name)
+    if contact.target.answers is not False:
         look.states, look.checkpoint_ms, look.work, look.verified = await asyncio.gather(
             read_states(parts.store, record_settings(settings)),
             last_checkpoint_ms(settings, parts.store),
             work_of(parts.store, host.group_id),
-            read_verified(parts.store, settings, lag.partitions),
+            read_verified(parts.clusters.source if contact.knows_lag else None, parts.store, settings, lag.partitions),
         )
     look.lag, look.at_ms, look.fresh_until_s = lag, wall_ms(), time.monotonic() + _FRESH_S
     look.trend.observe(look.at_ms, lag)

@@ -12,12 +12,11 @@ from prometheus_client.metrics_core import Metric
 
 from connect.core.errors import HeliographError
 from connect.core.metrics import Families, Rows
-from connect.kafka.concurrency import in_turns
 from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.flow_progress import UNKNOWN, age_ms
 from connectors.flow_verified import VerifiedFacts
 from connectors.source.worker_context import FlowParts, MirrorHost
-from connectors.verification.last_run import LastVerification, read_last_run
+from connectors.verification.last_run import read_last_run
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +25,7 @@ _TICK_S: Final = 1.0
 _READ_EACH_S: Final = 60.0
 #: Of a flow that was never verified.
 _NOTHING: Final = VerifiedFacts(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
-#: The last two are of the partitions here, the others are the same on every worker.
+#: The two of what is unverified are of the partitions here, the others are the same on every worker.
 _ROWS: Final[Rows[VerifiedFacts]] = (
     (
         "flow_verified_age_ms",
@@ -47,6 +46,11 @@ _ROWS: Final[Rows[VerifiedFacts]] = (
         "flow_verified_unread_partitions",
         "Partitions that the last verification could not compare; -1 if none ended.",
         lambda one, _: one.unread,
+    ),
+    (
+        "flow_verified_recreated_topics",
+        "Topics that were recreated since, at the source or the target; -1 if none ended.",
+        lambda one, _: UNKNOWN if one.records < 0 else len(one.recreated),
     ),
     (
         "flow_unverified_offsets",
@@ -78,7 +82,8 @@ async def read_last_runs(host: MirrorHost, watched: Mapping[str, Watched]) -> No
                 continue
             due_s[name] = time.monotonic() + _READ_EACH_S
             try:
-                last = await read_last_run(one.parts.store, one.settings)
+                source = one.parts.clusters.source if host.contact(name).knows_lag else None
+                last = await read_last_run(source, one.parts.store, one.settings)
                 if watched.get(name) is one:  # else it was forgotten meanwhile
                     host.verified[name] = one.settings, last
             except HeliographError as error:
@@ -95,19 +100,7 @@ async def verification_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> list
     families = Families(_PREFIX, ("source", "target"), _ROWS)
     for host in hosts:
         for name, (settings, last) in list(host.verified.items()):
-            families.add(settings.flow_name, await _here(host, name, settings, last), now_ms)
+            lags = list(host.seen[name].lags.values()) if name in host.seen else []
+            found = _NOTHING if last is None else await last.facts(lags, settings.policy)
+            families.add(settings.flow_name, found, now_ms)
     return list(families)
-
-
-async def _here(
-    host: MirrorHost, name: str, settings: MirrorSourceSettings, last: LastVerification | None
-) -> VerifiedFacts:
-    if last is None:
-        return _NOTHING
-    offsets = partitions = 0
-    lags = host.seen[name].lags if name in host.seen else {}
-    async for one in in_turns(list(lags.values())):
-        if not settings.policy.is_heartbeats_topic(one.topic):
-            new = last.new(one)
-            offsets, partitions = offsets + (new or 0), partitions + (new is None)
-    return VerifiedFacts(last.ended_ms, last.records, last.differences, last.unread, offsets, partitions)

@@ -160,10 +160,11 @@ class Verification:
             samples=tuple(self._samples),
         )
         if not options.is_part and not (is_late and result.is_equal):
-            others = [each.result for one, each in stored.items() if not options.wants(one.topic)]
-            left_out = others if options.topics or is_late else None
-            before = (await self._last.load()).get("", LastVerification())
-            await self._last.store({"": after_run(before, result, self._progress(everyone).offsets, left_out)})
+            known = [one.verified for one in scopes]
+            known += [each for one, each in stored.items() if not options.wants(one.topic)]
+            before, offsets = (await self._last.load()).get("", LastVerification()), self._progress(everyone).offsets
+            is_whole = not options.topics and not is_late
+            await self._last.store({"": after_run(before, result, offsets, known, is_whole=is_whole)})
         return result
 
     # -- ranges -----------------------------------------------------------------------------------------
