@@ -132,10 +132,10 @@ def _last_known(found: Snapshot, now_ms: int) -> Iterator[Line]:
     yield Line(f"last known lag, by stored positions of {counted(known.partitions, 'partition')}{age}: {behind}")
 
 
-def verified_line(found: Snapshot, now_ms: int, *, offers: bool) -> Line:
-    """Say what the last verification proved and, with ``offers``, that a failover can verify the rest."""
+def verified_line(found: Snapshot, now_ms: int) -> Line:
+    """Say what the last verification proved and, if the source answers, that the command can verify the rest."""
     facts = found.verified
-    is_offered = offers and not found.is_gone and not found.source_error
+    is_offered = not found.is_gone and not found.source_error
     if facts is None:
         text = "the copy was never verified"
         if found.verified_error:
@@ -176,7 +176,7 @@ def rehearsal_lines(done: Rehearsal, now_ms: int, *, everything: bool = False) -
     yield Line(f"  RPO, if {plan.snapshot.source} were lost now: {ago}")
     yield Line(f"  read from {done.read} of {len(plan.moves)} target offsets")
     yield from proof_lines(done.proofs, everything=everything)
-    yield verified_line(plan.snapshot, now_ms, offers=True)
+    yield verified_line(plan.snapshot, now_ms)
     yield from (Line(f"  {text}", tone) for text, tone in blocked_lines(plan))
 
 

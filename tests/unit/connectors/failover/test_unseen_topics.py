@@ -118,7 +118,7 @@ async def test_who_looks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     found = await collect_snapshot.collect(of, FailoverOptions(lambda _: True))
     assert refuses.called and (found.obstacles, found.verified) == ((), None)
-    assert verified_line(found, 0, offers=True).text == (
+    assert verified_line(found, 0).text == (
         "what the last verification found could not be read: grant READ; --verify compares every record once the flow "
         "is drained"
     )

@@ -72,6 +72,23 @@ async def test_a_run_ends_in_time_and_is_not_the_last_that_ended(verification: V
     assert (found.is_complete, found.unread, last.values) == (False, (), {})
 
 
+async def test_reading_offsets_is_within_the_time_too(
+    verification: Verification, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What earlier runs found still counts."""
+    last, part = stored(verification), PartitionResult("t", 0, "t", 0, 6, 0, 0, 0, 6, 9, 1, (), 2)
+    verification._options = replace(verification._options, within_s=0.01)
+    cast(Any, verification._records).values = {TopicPartition("t", 0): Verified(part, 6, "", "")}
+    forever = asyncio.Event()
+    monkeypatch.setattr(run, "plan_partitions", lambda *_: forever.wait())
+    found = await verification.run()
+    assert (found.is_complete, found.differences_total, last.values) == (False, 2, {})
+    assert found.unread == ("offsets could not be read within 0.01 s, so nothing more was compared",)
+    monkeypatch.setattr(verification._records, "load", forever.wait)
+    with pytest.raises(RetriableError, match="what earlier runs found is not known"):
+        await verification.run()
+
+
 async def test_what_a_run_that_is_late_found_is_stored(
     verification: Verification, monkeypatch: pytest.MonkeyPatch
 ) -> None:
