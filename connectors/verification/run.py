@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from connect.core.errors import RetriableError
+from connect.core.errors import ConfigError, RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Scope, wall_ms
 from connect.kafka.log.topic_admin import Admin
@@ -414,8 +414,12 @@ async def verifying(
         leases.start()
         closing.push_async_callback(leases.stop)
         links = LinkServer(link, leases, engine.code)
+        try:
+            await links.start()
+        except ConfigError:
+            links = LinkServer(link.with_free_port(), leases, engine.code)
+            await links.start()
         closing.push_async_callback(links.stop)
-        await links.start()
         clusters = FlowClusters(
             Cluster(clients.source_admin(), flow.source),
             Cluster(clients.target_admin(), flow.target),

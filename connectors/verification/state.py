@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from connect.core.errors import RetriableError
+from connect.core.errors import HeliographError
 from connect.kafka.cluster import Cluster
 from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.formats.position import KeyKind, text
@@ -60,7 +60,7 @@ async def _ids_now(cluster: Cluster | None, topics: Collection[str]) -> dict[str
         return {}
     try:
         known = (await cluster.metadata(topics)).topics
-    except RetriableError:
+    except HeliographError:  # callers say it of what they need from there
         return {}
     return {one.name: str(one.topic_id) for one in known.values() if one.topic_id is not None and not one.error_code}
 

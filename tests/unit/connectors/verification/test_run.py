@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -113,6 +114,20 @@ def stored(verification: Verification) -> Stored:
     last = Stored()
     verification._records, verification._last = cast(Any, Stored()), cast(Any, last)
     return last
+
+
+async def test_the_link_takes_another_port_than_a_mirror_on_this_machine(tmp_path: Path) -> None:
+    servers = "us.bootstrap.servers = a:1\neu.bootstrap.servers = b:1\n"
+    with socket.create_server(("127.0.0.1", 0)) as mirror:
+        port = mirror.getsockname()[1]
+        file = tmp_path / "mm2.properties"
+        link = f"link.listener = 127.0.0.1:{port}\nlink.advertised.address = localhost:{port}\n"
+        file.write_text(f"clusters = us, eu\n{servers}us->eu.enabled = true\n{link}")
+        engine: Any = MagicMock(code="")
+        flow = Flow(load(file), "us", "eu")
+        async with run.verifying(flow, engine, VerifyOptions(), MagicMock(), MagicMock()) as verification:
+            address = verification._links.address
+        assert address.host == "localhost" and address.port not in (0, port)
 
 
 async def test_what_could_not_be_stored_is_stored_later(verification: Verification) -> None:
