@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from connect.core.model import State, TaskId
-from connect.core.wording import age_text, counted
+from connect.core.wording import age_text, counted, named
 from connectors.flow_progress import (
     NOTHING_KNOWN,
     UNKNOWN,
@@ -229,6 +229,7 @@ class VerifiedFacts(Wired):
             count, here and below.
         new_partitions: Partitions with copies of which nothing was compared.
         rest_s: About how long a verification of all this would take; -1 if unknown.
+        recreated: Source topics that were recreated since, or whose copies were.
     """
 
     ended_ms: int
@@ -238,6 +239,7 @@ class VerifiedFacts(Wired):
     new_offsets: int = -1
     new_partitions: int = 0
     rest_s: float = -1.0
+    recreated: tuple[str, ...] = ()
 
 
 def verified_text(facts: VerifiedFacts, at_ms: int) -> str:
@@ -254,7 +256,13 @@ def verified_text(facts: VerifiedFacts, at_ms: int) -> str:
         found = differences_text(facts)
     if facts.unread:
         found += f" in what could be compared, {counted(facts.unread, 'partition')} could not"
-    return f"{when}: {found}, {counted(facts.records, 'record')} compared.{_new(facts)}"
+    return f"{when}: {found}, {counted(facts.records, 'record')} compared.{_recreated(facts)}{_new(facts)}"
+
+
+def _recreated(facts: VerifiedFacts) -> str:
+    if not (topics := facts.recreated):
+        return ""
+    return f" Recreated since at the source or the target, so not verified: {named(topics)}."
 
 
 def _new(facts: VerifiedFacts) -> str:

@@ -312,12 +312,14 @@ def failback(
     yes: options.Yes = False,
     groups: options.Groups = None,
     rest: options.Rest = None,
+    verify: options.Verify = False,
     help_all: options.HelpAll = False,
     source: options.Source = None,
     leave_unreplicated: options.LeaveUnreplicated = False,
     accept: options.Accept = None,
     rewind: options.Rewind = None,
     keep_offset: options.KeepOffset = None,
+    verify_within: options.VerifyWithin = None,
     undo_file: options.UndoFile = None,
     sample: options.Sample = 10,
     timeout: options.Timeout = 600.0,
@@ -327,7 +329,8 @@ def failback(
     """Move consumer groups back to the cluster that they came from, the old primary.
 
     The flow back starts where the flow from the old primary ended, and copies none of its records. Then it is drained
-    and stopped, and groups move. Stop producers before. Without --execute nothing is changed.
+    and stopped, with --verify all that was copied is compared, and groups move. Stop producers before. Without
+    --execute nothing is changed.
 
     Exit codes: 0 all groups moved, 2 none moved, 3 some moved, 1 an error. A no to the question is 2."""
     from connect.cli.commands.failover import FailoverArguments, run_failback
@@ -336,7 +339,7 @@ def failback(
     arguments = FailoverArguments(
         file, source, target, groups or (), rest or (), executes=execute, asks=not yes, rewinds=rewind or (),
         keeps=keep_offset or (), leaves_unreplicated=leave_unreplicated, sample=sample, timeout_s=timeout,
-        as_json=as_json, everything=everything, accepts=accept or (),
+        as_json=as_json, everything=everything, accepts=accept or (), verifies=verify, verify_within_s=verify_within,
     )  # fmt: skip
     options.finish(partial(run_failback, arguments))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -263,7 +264,17 @@ Rest = Annotated[
 ]
 Execute = Annotated[bool, typer.Option("--execute", help="Make the changes, after confirmation.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
-Timeout = Annotated[float, typer.Option("--timeout", min=1, help="Seconds to wait for a flow.", hidden=True)]
+
+
+def _finite(seconds: float | None) -> float | None:
+    if seconds is not None and not math.isfinite(seconds):  # both are in the range of click
+        raise typer.BadParameter(f"{seconds} is not a number of seconds. Give one, such as 600.")
+    return seconds
+
+
+Timeout = Annotated[
+    float, typer.Option("--timeout", min=1, callback=_finite, help="Seconds to wait for a flow.", hidden=True)
+]
 LeaveUnreplicated = Annotated[
     bool,
     typer.Option(
@@ -308,6 +319,7 @@ VerifyWithin = Annotated[
     typer.Option(
         "--verify-within",
         min=1,
+        callback=_finite,
         metavar="SECONDS",
         help="The time limit. Without --verify groups then move even if not all was compared.",
         show_default=False,

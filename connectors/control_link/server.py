@@ -91,6 +91,11 @@ class LinkSettings:
         host, advertised_port = _host_port(ADVERTISED_KEY, self.advertised)
         return host, advertised_port or port
 
+    def with_free_port(self) -> LinkSettings:
+        """Return the same with a port that is free: that of a mirror on this machine is not."""
+        advertised = _host_port(ADVERTISED_KEY, self.advertised)[0] if self.advertised else ""
+        return LinkSettings(self.host, 0, advertised)
+
     @property
     def leaves_the_machine(self) -> bool:
         """Whether the listener or the advertised address is not on loopback; then the link uses TLS."""

@@ -34,7 +34,7 @@ from connectors.formats.types import TopicPartition
 from connectors.heartbeat import read_heartbeats
 from connectors.internal_topics import read_all_positions, read_positions, read_states, record_settings
 from connectors.lag_reader import LagReader
-from connectors.verification.last_run import read_last_run
+from connectors.verification.last_run import LastVerification, read_last_run
 
 _TOPIC: Final = "TOPIC"
 _IDS: Final = "transactional ids"
@@ -173,7 +173,7 @@ async def collect(site: Site, failover_options: FailoverOptions, back: FlowContr
         states = looks.begin("partitions that are not copied", not_copied(site, source), {})
         operators = looks.begin("other operators", _operators(site, has_source=source is not None), [])
         moved = looks.begin("journal", journal.moved(site), {}, there)
-        last_run = looks.begin("the last verification", read_last_run(site.target, site.flow), None, there)
+        last_run = looks.begin("the last verification", _last_run(site, source), None, there)
         if source is not None:
             lagging = looks.begin("lag", _lag(site, failover_options, source, looks), None, here)
             of_source = [
@@ -190,9 +190,11 @@ async def collect(site: Site, failover_options: FailoverOptions, back: FlowContr
                 await one
         if lag is not None:
             stopped |= {name: f"its lag could not be read: {why}" for name, why in lag.unknown.items()}
-        verified = None
-        if (last := await last_run) is not None:
-            verified = last.facts(None if lag is None else lag.partitions, site.flow.policy)
+        verified, verified_error = None, ""
+        if isinstance(last := await last_run, LastVerification):
+            verified = await last.facts(None if lag is None else lag.partitions, site.flow.policy)
+        elif last is not None:
+            verified_error = str(last)
         if failover_options.is_gone:
             looks.notes += as_notes(stopped)
         return Snapshot(
@@ -207,6 +209,7 @@ async def collect(site: Site, failover_options: FailoverOptions, back: FlowContr
             moved=await moved,
             stopped=stopped,
             verified=verified,
+            verified_error=verified_error,
             obstacles=(*await operators, *looks.obstacles),
             notes=tuple(looks.notes),
         )
@@ -257,6 +260,14 @@ async def _lag(site: Site, failover_options: FailoverOptions, source: Cluster, l
         looks.obstacles += [rules.why_not] if rules.why_not else []
         looks.notes += [rules.doubt] if rules.doubt else []
     return lag
+
+
+async def _last_run(site: Site, source: Cluster | None) -> LastVerification | HeliographError | None:
+    """Return an error instead of raising it: groups may move whatever the last verification found."""
+    try:
+        return await read_last_run(source, site.target, site.flow)
+    except HeliographError as error:
+        return error
 
 
 async def _only_at_source(site: Site, looks: _Looks) -> None:

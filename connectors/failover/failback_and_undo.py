@@ -32,6 +32,7 @@ from connectors.failover.drain import (
 from connectors.failover.execute import Change, Failover, FailoverResult, GroupMover
 from connectors.failover.journal import FailoverRun, GroupBefore, Journal, RunState, StartBefore, denied_by, read_runs
 from connectors.failover.plan import FailoverOptions, Plan, plan
+from connectors.failover.proof import Verify
 from connectors.failover.reverse_flow import (
     ReverseFlow,
     comes_back,
@@ -61,6 +62,7 @@ class Failback:
         failover_options: FailoverOptions,
         report: Report,
         controls: tuple[FlowControl | None, FlowControl | None] = (None, None),
+        verify: Verify | None = None,
     ) -> None:
         self._site = site
         self._there = site.turned()
@@ -68,7 +70,7 @@ class Failback:
         self._report = report
         self._control, self._back = controls
         # An operator may have to start the flow.
-        self._steps = Failover(site, failover_options, report, controls, stalled_s=failover_options.timeout_s)
+        self._steps = Failover(site, failover_options, report, controls, failover_options.timeout_s, verify)
 
     async def look(self) -> Plan:
         """Make the plan, with what keeps the flow from beginning where it has to. Raises ClusterUnreachable."""

@@ -50,7 +50,8 @@ class FailoverOptions:
         leaves_unreplicated: The reverse flow may skip records that only the target holds.
         sample: How many records are compared for each partition of a group.
         verifies: What the flow has copied is verified to its end, or no group moves.
-        verify_within_s: The time limit for that; alone, groups then move even if it is not whole.
+        verify_within_s: The time limit for that, in which offsets are read too; alone, groups then move even if it is
+            not whole.
     """
 
     takes: Callable[[str], bool] = lambda _: True

@@ -185,7 +185,7 @@ class Snapshot:
         last_known: Replaces the lag if the source is not read.
         moved: Target offsets to which an interrupted run has moved groups, by group and target partition.
         stopped: Source partitions, such as ``orders-0``, that are not copied to their end, with the reason.
-        verified: What is known of the flow's last verification; None if none has ended.
+        verified: What is known of the flow's last verification; None if none has ended, or for the ``verified_error``.
         obstacles: What prevents any move, such as another operator, or a read without an answer.
     """
 
@@ -200,5 +200,6 @@ class Snapshot:
     moved: Mapping[tuple[str, Partition], int] = field(default_factory=dict)
     stopped: Mapping[str, str] = field(default_factory=dict)
     verified: VerifiedFacts | None = None
+    verified_error: str = ""
     obstacles: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

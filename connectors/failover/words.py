@@ -68,6 +68,7 @@ def plan_as_json(plan: Plan, done: FailoverResult | None = None) -> dict[str, An
         "moves": [move_as_json(one) for one in plan.moves],
         "left": [{"group": one.group, "why": note} for one in plan.groups for note in one.notes],
         "verified": None if found.verified is None else found.verified.to_wire(),
+        "verified_error": found.verified_error or None,
         "proof": None if done is None else [asdict(one) for one in done.proofs],
         "verification": None if done is None else done.verified or None,
         "written_late": None if done is None else done.late,
@@ -131,12 +132,14 @@ def _last_known(found: Snapshot, now_ms: int) -> Iterator[Line]:
     yield Line(f"last known lag, by stored positions of {counted(known.partitions, 'partition')}{age}: {behind}")
 
 
-def verified_line(found: Snapshot, now_ms: int, *, offers: bool) -> Line:
-    """Say what the last verification proved and, with ``offers``, that a failover can verify the rest."""
+def verified_line(found: Snapshot, now_ms: int) -> Line:
+    """Say what the last verification proved and, if the source answers, that the command can verify the rest."""
     facts = found.verified
-    is_offered = offers and not found.is_gone and not found.source_error
+    is_offered = not found.is_gone and not found.source_error
     if facts is None:
         text = "the copy was never verified"
+        if found.verified_error:
+            text = f"what the last verification found could not be read: {found.verified_error}"
         return Line(f"{text}; --verify compares every record once the flow is drained" if is_offered else text)
     text = verified_text(facts, now_ms)
     if is_offered and (facts.new_offsets or facts.new_partitions or facts.unread):
@@ -173,7 +176,7 @@ def rehearsal_lines(done: Rehearsal, now_ms: int, *, everything: bool = False) -
     yield Line(f"  RPO, if {plan.snapshot.source} were lost now: {ago}")
     yield Line(f"  read from {done.read} of {len(plan.moves)} target offsets")
     yield from proof_lines(done.proofs, everything=everything)
-    yield verified_line(plan.snapshot, now_ms, offers=True)
+    yield verified_line(plan.snapshot, now_ms)
     yield from (Line(f"  {text}", tone) for text, tone in blocked_lines(plan))
 
 

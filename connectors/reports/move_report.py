@@ -193,7 +193,7 @@ def _proof(look: MoveLook, now_ms: int) -> _State:
         "Before the first group moves, the command compares the next records of each group on both clusters, and "
         "leaves groups whose records differ."
     )
-    lines = (about,) if look.plan is None else (about, verified_line(look.plan.snapshot, now_ms, offers=True))
+    lines = (about,) if look.plan is None else (about, verified_line(look.plan.snapshot, now_ms))
     differ = 0 if look.rehearsal is None else sum(one.outcome == DIFFERS for one in look.rehearsal.proofs)
     if differ:
         return f"{differ} differ", _BAD, lines

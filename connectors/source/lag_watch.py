@@ -342,7 +342,8 @@ async def read_last_runs(host: MirrorHost, watched: Mapping[str, _Watched]) -> N
                 continue
             due_s[name] = time.monotonic() + _VERIFIED_EACH_S
             try:
-                last = await read_last_run(one.parts.store, one.settings)
+                source = one.parts.clusters.source if host.contact(name).knows_lag else None
+                last = await read_last_run(source, one.parts.store, one.settings)
                 if watched.get(name) is one:  # else it was forgotten meanwhile
                     host.verified[name] = one.settings, last
             except HeliographError as error:

@@ -92,7 +92,8 @@ async def mirror_report(kind: str, asked: Asked, parts: FlowParts, query: Mappin
     if kind == VERDICT:
         return await verdict_report(asked, parts, query)
     if kind == VERIFICATION:
-        return await verification_report(asked.settings, parts.store, query)
+        source = parts.clusters.source if asked.host.contact(asked.settings.name).knows_lag else None
+        return await verification_report(asked.settings, source, parts.store, query)
     if kind in DASHBOARD:
         return await dashboard_report(kind, asked, parts, query)
     host, settings = asked.host, asked.settings
@@ -174,12 +175,13 @@ async def verdict_report(asked: Asked, parts: FlowParts, query: Mapping[str, str
 async def _look(host: MirrorHost, settings: MirrorSourceSettings, parts: FlowParts, look: FlowLook) -> None:
     watch = host.watches.get(settings.name)
     lag = await host.lag_of(settings.name).read(settings, parts.clusters.source, parts.store, watch)
-    if host.contact(settings.name).target.answers is not False:
+    contact = host.contact(settings.name)
+    if contact.target.answers is not False:
         look.states, look.checkpoint_ms, look.work, look.verified = await asyncio.gather(
             read_states(parts.store, record_settings(settings)),
             last_checkpoint_ms(settings, parts.store),
             work_of(parts.store, host.group_id),
-            read_verified(parts.store, settings, lag.partitions),
+            read_verified(parts.clusters.source if contact.knows_lag else None, parts.store, settings, lag.partitions),
         )
     look.lag, look.at_ms, look.fresh_until_s = lag, wall_ms(), time.monotonic() + _FRESH_S
     look.trend.observe(look.at_ms, lag)

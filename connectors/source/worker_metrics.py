@@ -15,7 +15,6 @@ from prometheus_client.metrics_core import Metric
 
 from connect.core.metrics import Families, Rows
 from connect.kafka.concurrency import in_turns
-from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.flow_facts import VerifiedFacts
 from connectors.flow_progress import (
     UNKNOWN,
@@ -35,7 +34,6 @@ from connectors.formats.types import RUNNING, FlowName
 from connectors.source.task import MirrorSourceTask
 from connectors.source.worker_context import MirrorHost
 from connectors.spark.engine import SparkEngine
-from connectors.verification.last_run import LastVerification
 
 _PREFIX: Final = "kafka_connect_mirror_MirrorSourceConnector_"
 _LABELS: Final = ("source", "target", "topic", "partition")
@@ -163,7 +161,7 @@ _OF_SPARK: Final[Rows[SparkEngine]] = (
 )
 #: Of a flow that was never verified.
 _NOT_VERIFIED: Final = VerifiedFacts(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
-#: The last two are of the partitions here, the others are the same on every worker.
+#: The two of what is unverified are of the partitions here, the others are the same on every worker.
 _VERIFIED: Final[Rows[VerifiedFacts]] = (
     (
         "flow_verified_age_ms",
@@ -184,6 +182,11 @@ _VERIFIED: Final[Rows[VerifiedFacts]] = (
         "flow_verified_unread_partitions",
         "Partitions that the last verification could not compare; -1 if none ended.",
         lambda one, _: one.unread,
+    ),
+    (
+        "flow_verified_recreated_topics",
+        "Topics that were recreated since, at the source or the target; -1 if none ended.",
+        lambda one, _: UNKNOWN if one.records < 0 else len(one.recreated),
     ),
     (
         "flow_unverified_offsets",
@@ -287,19 +290,7 @@ async def verification_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> list
     families = Families(_PREFIX, _LABELS[:2], _VERIFIED)
     for host in hosts:
         for name, (settings, last) in list(host.verified.items()):
-            families.add(settings.flow_name, await _verified(host, name, settings, last), now_ms)
+            lags = list(host.seen[name].lags.values()) if name in host.seen else []
+            found = _NOT_VERIFIED if last is None else await last.facts(lags, settings.policy)
+            families.add(settings.flow_name, found, now_ms)
     return list(families)
-
-
-async def _verified(
-    host: MirrorHost, name: str, settings: MirrorSourceSettings, last: LastVerification | None
-) -> VerifiedFacts:
-    if last is None:
-        return _NOT_VERIFIED
-    offsets = partitions = 0
-    lags = host.seen[name].lags if name in host.seen else {}
-    async for one in in_turns(list(lags.values())):
-        if not settings.policy.is_heartbeats_topic(one.topic):
-            new = last.new(one)
-            offsets, partitions = offsets + (new or 0), partitions + (new is None)
-    return VerifiedFacts(last.ended_ms, last.records, last.differences, last.unread, offsets, partitions)

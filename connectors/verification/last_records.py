@@ -9,7 +9,8 @@ history did, and when:
 
 The proof: of all that was copied, the last record of a key has no later one that lets a cleaner remove it. If it is a
 tombstone and gone, nothing of its key is left. And no record passes another. What was written behind the compared
-ends is a later record too: it excuses the log that lacks the last one before it.
+ends is a later record too: it excuses the log that lacks the last one before it. Without a position of the flow, what
+is copied ends for us at the last copy that is left. A tombstone behind it may have been copied too, and be gone.
 
 A key that breaks rule 1 is one difference, because all else of that key may be a cleaner's work. Of two last records
 that are not the same, the one that lies further on is what the other log lacks: the earlier one was removed because of
@@ -85,11 +86,13 @@ class Last(NamedTuple):
 
 @dataclass(slots=True)
 class _Lasts:
-    """The last records of one key; ``is_later``: whether source and target have more of it behind the compared ends."""
+    """The last records of one key; ``is_later``: whether source and target have more of it behind the compared ends,
+    ``is_deleted_later``: whether the source has a tombstone there."""
 
     source: Last | None = None
     target: Last | None = None
     is_later: tuple[bool, bool] = (False, False)
+    is_deleted_later: bool = False
 
     @property
     def is_same(self) -> bool:
@@ -208,7 +211,8 @@ class LastRecords:
         is_source_cleaned, is_target_cleaned = self._plan.is_compacted
         if target is None:
             assert source is not None
-            return not (is_target_cleaned and (source.is_tombstone or one.is_later[1]))
+            is_excused = source.is_tombstone or one.is_later[1] or (one.is_deleted_later and self._plan.due < 0)
+            return not (is_target_cleaned and is_excused)
         if source is None:
             return self._is_extra_told and not (one.is_later[0] or (is_source_cleaned and target.is_tombstone))
         return not (is_target_cleaned and one.is_later[1])
@@ -250,6 +254,7 @@ class LastRecords:
                             held_bytes += _KEY_BYTES + len(key)
                         if record.offset >= end:
                             one.is_later = (one.is_later[0], True) if is_target else (True, one.is_later[1])
+                            one.is_deleted_later |= not is_target and record.value is None
                         elif is_target:
                             one.target = Last.of(record, True)
                         else:
@@ -385,7 +390,8 @@ class LastRecords:
         places = {
             key: (one.source.offset, one.target.offset)
             for key, one in known.items()
-            if one.source and one.target and one.is_same
+            # With a later one it may be an earlier record of the same contents: a cleaner has removed the last.
+            if one.source and one.target and one.is_same and not any(one.is_later)
         }
         moved = {one.key for one in self._moved if places.get(one.key) == (one.source_offset, one.target_offset)}
         asked = moved | {one.witness for one in self._moved if one.key in moved}

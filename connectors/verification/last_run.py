@@ -4,20 +4,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import orjson
 
 from connect.api.policy import ReplicationPolicy
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import in_turns
 from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.flow_facts import VerifiedFacts
 from connectors.flow_progress import PartitionLag
 from connectors.formats.position import KeyKind, text
 from connectors.formats.types import Wired
 from connectors.internal_topics import PARTITION_STATES, RecordKind, read_records, record_settings
-from connectors.verification.report import PartitionResult, VerificationResult
+from connectors.verification.report import VerificationResult
+from connectors.verification.state import TopicPair, Verified, recreated_topics
 
 #: Until Spark compares.
 _START_S: Final = 10.0
@@ -35,6 +37,8 @@ class LastVerification(Wired):
         unread: How many partitions it could not compare.
         offsets_s: Source offsets compared in a second, as last measured; 0 if unknown.
         verified_to: By topic and partition, below which source offset it is verified; -1 if it is not.
+        ids: By source topic its id, its target topic, and the id of that, as in :class:`TopicPair`.
+        recreated: The source topics of which either log has another id now. It is found at each read.
     """
 
     ended_ms: int = -1
@@ -43,23 +47,26 @@ class LastVerification(Wired):
     unread: int = 0
     offsets_s: float = 0.0
     verified_to: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    ids: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    recreated: tuple[str, ...] = ()
 
-    def facts(self, lags: Iterable[PartitionLag] | None, policy: ReplicationPolicy) -> VerifiedFacts:
+    async def facts(self, lags: Iterable[PartitionLag] | None, policy: ReplicationPolicy) -> VerifiedFacts:
         """Return what is known with the positions of ``lags``, None if they are unknown."""
-        found = VerifiedFacts(self.ended_ms, self.records, self.differences, self.unread)
+        known = VerifiedFacts(self.ended_ms, self.records, self.differences, self.unread, recreated=self.recreated)
         if lags is None:
-            return found
-        new = [self.new(one) for one in lags if not policy.is_heartbeats_topic(one.topic)]
-        offsets, partitions = sum(one or 0 for one in new), sum(one is None for one in new)
+            return known
+        offsets = partitions = 0
+        async for one in in_turns(lags):
+            if not policy.is_heartbeats_topic(one.topic):
+                new = self._new(one)
+                offsets, partitions = offsets + (new or 0), partitions + (new is None)
         is_known = self.offsets_s > 0 and not partitions
-        rest_s = _START_S + offsets / self.offsets_s if is_known else -1.0
-        return VerifiedFacts(
-            self.ended_ms, self.records, self.differences, self.unread, offsets, partitions, round(rest_s, 1)
-        )
+        rest_s = round(_START_S + offsets / self.offsets_s, 1) if is_known else -1.0
+        return replace(known, new_offsets=offsets, new_partitions=partitions, rest_s=rest_s)
 
-    def new(self, one: PartitionLag) -> int | None:
+    def _new(self, one: PartitionLag) -> int | None:
         """Return how many offsets of a partition were copied since; None if it has copies and none was compared."""
-        of_topic = self.verified_to.get(one.topic, ())
+        of_topic = () if one.topic in self.recreated else self.verified_to.get(one.topic, ())
         to = of_topic[one.partition] if one.partition < len(of_topic) else -1
         if to >= 0:
             return max(one.position - to, 0)
@@ -67,27 +74,25 @@ class LastVerification(Wired):
 
 
 def after_run(
-    before: LastVerification,
-    result: VerificationResult,
-    offsets: int,
-    left_out: Sequence[PartitionResult] | None = None,
+    before: LastVerification, result: VerificationResult, offsets: int, known: Sequence[Verified], *, is_whole: bool
 ) -> LastVerification:
-    """Return the record after a run that compared ``offsets`` source offsets. ``left_out``: of a run that is not one of
-    the whole flow, what is known of topics that it left out; partitions that were unread stay so."""
-    known = (*result.partitions, *(left_out or ()))
+    """Return the record after a run that compared ``offsets`` source offsets. ``known``: all partitions, those of
+    topics that the run left out too. Unless it was one of the whole flow, partitions that were unread stay so."""
+    results = [one.result for one in known]
     verified_to: dict[str, list[int]] = {}
-    for one in sorted(known, key=lambda one: (one.topic, one.partition)):
+    for one in sorted(results, key=lambda one: (one.topic, one.partition)):
         of_topic = verified_to.setdefault(one.topic, [])
         of_topic.extend([-1] * (one.partition - len(of_topic)))
         of_topic.append(one.verified_to)
     measures = result.read_s >= _LEAST_S or not before.offsets_s
     return LastVerification(
-        ended_ms=result.ended_ms if left_out is None else before.ended_ms,
-        records=sum(one.records for one in known),
-        differences=sum(one.differences_total for one in known),
-        unread=max(len(result.unread), 0 if left_out is None else before.unread),
+        ended_ms=result.ended_ms if is_whole else before.ended_ms,
+        records=sum(one.records for one in results),
+        differences=sum(one.differences_total for one in results),
+        unread=max(len(result.unread), 0 if is_whole else before.unread),
         offsets_s=offsets / result.read_s if measures and offsets and result.read_s > 0 else before.offsets_s,
         verified_to=verified_to,
+        ids={one.result.topic: list(one.pair[1:]) for one in known},
     )
 
 
@@ -102,14 +107,21 @@ LAST_RUN: Final[RecordKind[str, LastVerification]] = RecordKind(
 )
 
 
-async def read_last_run(store: Cluster, settings: MirrorSourceSettings) -> LastVerification | None:
-    """Return the record of a flow; None if no run has ended. Errors are those of :func:`read_records`."""
-    return (await read_records(store, record_settings(settings), LAST_RUN)).get("")
+async def read_last_run(
+    source: Cluster | None, store: Cluster, settings: MirrorSourceSettings
+) -> LastVerification | None:
+    """Return the record of a flow; None if no run has ended. ``source`` is None if it does not answer. Errors are those
+    of :func:`read_records`."""
+    last = (await read_records(store, record_settings(settings), LAST_RUN)).get("")
+    if last is None:
+        return None
+    pairs = [TopicPair(topic, *ids) for topic, ids in last.ids.items()]
+    return replace(last, recreated=await recreated_topics(pairs, source, store))
 
 
 async def read_verified(
-    store: Cluster, settings: MirrorSourceSettings, lags: Iterable[PartitionLag] | None
+    source: Cluster | None, store: Cluster, settings: MirrorSourceSettings, lags: Iterable[PartitionLag] | None
 ) -> VerifiedFacts | None:
-    """Return what is known of the last run; None if none has ended. Errors are those of :func:`read_records`."""
-    last = await read_last_run(store, settings)
-    return None if last is None else last.facts(lags, settings.policy)
+    """Return what is known of the last run, as :func:`read_last_run`."""
+    last = await read_last_run(source, store, settings)
+    return None if last is None else await last.facts(lags, settings.policy)

@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from connect.core.errors import RetriableError
+from connect.core.errors import ConfigError, RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Scope, wall_ms
 from connect.kafka.log.topic_admin import Admin
@@ -127,8 +127,13 @@ class Verification:
         """Verify what is not verified yet. Raises ConfigError, and what the clusters, Spark and the tasks raise."""
         began_ms, self._began_s, options = wall_ms(), None, self._options
         deadline_s = None if options.within_s is None else asyncio.get_running_loop().time() + options.within_s
-        stored = {} if self._options.is_part else await self._records.load()
-        scopes, unread = await plan_partitions(self._settings, self._clusters, self._reader, stored, self._options)
+        stored = None
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                stored = {} if options.is_part else await self._records.load()
+                scopes, unread = await plan_partitions(self._settings, self._clusters, self._reader, stored, options)
+        except TimeoutError:
+            return self._unplanned(stored, began_ms)
         if self._options.is_full:  # a run that continues this one, if it is killed, finds nothing older
             self._unstored = {one.source: one.verified for one in scopes}
             await self._store()
@@ -160,11 +165,27 @@ class Verification:
             samples=tuple(self._samples),
         )
         if not options.is_part and not (is_late and result.is_equal):
-            others = [each.result for one, each in stored.items() if not options.wants(one.topic)]
-            left_out = others if options.topics or is_late else None
-            before = (await self._last.load()).get("", LastVerification())
-            await self._last.store({"": after_run(before, result, self._progress(everyone).offsets, left_out)})
+            known = [one.verified for one in scopes]
+            known += [each for one, each in stored.items() if not options.wants(one.topic)]
+            before, offsets = (await self._last.load()).get("", LastVerification()), self._progress(everyone).offsets
+            is_whole = not options.topics and not is_late
+            await self._last.store({"": after_run(before, result, offsets, known, is_whole=is_whole)})
         return result
+
+    def _unplanned(self, stored: dict[TopicPartition, Verified] | None, began_ms: int) -> VerificationResult:
+        """Return what earlier runs found. Raises RetriableError if that was not read in time either."""
+        why = f"offsets could not be read within {self._options.within_s:g} s, so nothing more was compared"
+        if stored is None:
+            raise RetriableError(f"{self._flow}: {why}, and what earlier runs found is not known. Give it more time")
+        return VerificationResult(
+            flow=str(self._flow),
+            began_ms=began_ms,
+            ended_ms=wall_ms(),
+            settings=_shown(self._options),
+            partitions=tuple(stored[one].result for one in sorted(stored)),
+            is_complete=False,
+            unread=(why,),
+        )
 
     # -- ranges -----------------------------------------------------------------------------------------
 
@@ -393,8 +414,12 @@ async def verifying(
         leases.start()
         closing.push_async_callback(leases.stop)
         links = LinkServer(link, leases, engine.code)
+        try:
+            await links.start()
+        except ConfigError:
+            links = LinkServer(link.with_free_port(), leases, engine.code)
+            await links.start()
         closing.push_async_callback(links.stop)
-        await links.start()
         clusters = FlowClusters(
             Cluster(clients.source_admin(), flow.source),
             Cluster(clients.target_admin(), flow.target),

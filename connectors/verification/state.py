@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nsmallest
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
+from connect.core.errors import HeliographError
 from connect.kafka.cluster import Cluster
 from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.formats.position import KeyKind, text
@@ -29,6 +30,45 @@ _INT32: Final = struct.Struct(">i")
 _KEPT_RANGES: Final = 200
 
 
+class TopicPair(NamedTuple):
+    """A source topic and its copy with their ids; an id is empty if the brokers have none."""
+
+    source: str
+    source_id: str
+    target: str
+    target_id: str
+
+
+async def recreated_topics(
+    pairs: Collection[TopicPair], source: Cluster | None, target: Cluster | None
+) -> tuple[str, ...]:
+    """Return the source topics of pairs of which either has another id now. A cluster that is None or does not answer,
+    and a topic that is not there, say nothing."""
+    here, there = await asyncio.gather(
+        _ids_now(source, {one.source for one in pairs}), _ids_now(target, {one.target for one in pairs})
+    )
+    found = [
+        one.source
+        for one in pairs
+        if _is_another(here.get(one.source), one.source_id) or _is_another(there.get(one.target), one.target_id)
+    ]
+    return tuple(sorted(set(found)))
+
+
+async def _ids_now(cluster: Cluster | None, topics: Collection[str]) -> dict[str, str]:
+    if cluster is None or not topics:
+        return {}
+    try:
+        known = (await cluster.metadata(topics)).topics
+    except HeliographError:  # callers say it of what they need from there
+        return {}
+    return {one.name: str(one.topic_id) for one in known.values() if one.topic_id is not None and not one.error_code}
+
+
+def _is_another(now: str | None, before: str) -> bool:
+    return bool(now and before) and now != before
+
+
 @dataclass(frozen=True, slots=True)
 class Verified(Wired):
     """How far a partition is verified: ``result`` so far, and where the next range begins in the target.
@@ -40,6 +80,10 @@ class Verified(Wired):
     target_to: int
     source_id: str
     target_id: str
+
+    @property
+    def pair(self) -> TopicPair:
+        return TopicPair(self.result.topic, self.source_id, self.result.target_topic, self.target_id)
 
     def is_of(self, source_id: str, target_id: str) -> bool:
         return (self.source_id, self.target_id) == (source_id, target_id)
@@ -92,14 +136,16 @@ _NAMED_OF_EACH: Final = 5
 
 
 async def verification_report(
-    settings: MirrorSourceSettings, store: Cluster, query: Mapping[str, str]
+    settings: MirrorSourceSettings, source: Cluster | None, store: Cluster, query: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return what ``heliograph verify`` has found so far, as :func:`verification_as_json`. Errors are those of
-    :func:`read_records`, and ConfigError for a ``top`` that is not a number."""
+    """Return what ``heliograph verify`` has found so far, as :func:`verification_as_json`, and the topics that were
+    ``recreated`` since; ``source`` is None if it does not answer. Errors are those of :func:`read_records`, and
+    ConfigError for a ``top`` that is not a number."""
     stored = await read_records(store, record_settings(settings), VERIFIED)
+    recreated = await recreated_topics({one.pair for one in stored.values()}, source, store)
     # In a thread, because thousands of partitions take longer than one turn of the event loop may.
     found = await asyncio.to_thread(verification_as_json, [stored[one].result for one in sorted(stored)], query)
-    return {"connector": settings.name, "flow": settings.flow, **found}
+    return {"connector": settings.name, "flow": settings.flow, "recreated": recreated, **found}
 
 
 def verification_as_json(results: Sequence[PartitionResult], query: Mapping[str, str]) -> dict[str, Any]:

@@ -279,6 +279,23 @@ async def test_an_old_primary_with_another_tail_holds_up_who_reads_it_and_says_w
         assert len((export / f"{copied.topic}-0.jsonl").read_text().splitlines()) == 4
 
 
+@pytest.mark.long
+async def test_a_failback_moves_groups_only_once_what_came_back_is_verified(
+    us: KafkaCluster, eu: KafkaCluster, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for damaged in ({}, {3: b"another"}):
+        monkeypatch.setattr("tests.kit.copied.AHEAD", 0)
+        copied = Copied(us, eu, tmp_path)
+        copied.damaged = damaged
+        await copied.make()
+        await copied.go_on_at_target(5)
+        back = replace(copied.arguments(executes=True, verifies=True), target=copied.us, leaves_unreplicated=True)
+        code = await asyncio.to_thread(run_failback, back)
+        said = capsys.readouterr()
+        assert code == (EXIT_NO_GO if damaged else 0), said
+        assert "1 difference" in said.err if damaged else "equal, 30 records" in json.loads(said.out)["verification"]
+
+
 async def rules_of(kafka: KafkaCluster) -> list[AclBinding]:
     cluster = cluster_at(kafka.bootstrap)
     try:
@@ -300,9 +317,12 @@ def ended_well(command: list[str], lines: int) -> bool:
 
 
 @pytest.mark.long
-async def test_killed_at_every_line_that_it_says_and_run_again_it_ends_the_same(copied: Copied) -> None:
+@pytest.mark.parametrize("verify", [[], ["--verify"]], ids=["", "verified"])
+async def test_killed_at_every_line_that_it_says_and_run_again_it_ends_the_same(
+    copied: Copied, verify: list[str]
+) -> None:
     command = [sys.executable, "-c", "from connect.cli.main import main; main()", "failover", str(copied.file)]
-    command += ["--to", copied.eu, "--leave-unreplicated", "--execute", "--yes"]
+    command += ["--to", copied.eu, "--leave-unreplicated", "--execute", "--yes", *verify]
     kills = 0
     while not await asyncio.to_thread(ended_well, command, kills):
         kills += 1

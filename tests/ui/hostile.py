@@ -108,6 +108,7 @@ class HostileHerder(DictHerder):
                 "differences": 7,
                 "all": 1,
                 "partitions": [verified(LONG)],
+                "recreated": [LONG],
             },
             "plan": {**none, "rows": [[EVIL] * 4], "command": EVIL},
             "drift": {**none, "rows": [[EVIL] * 4], "command": EVIL},

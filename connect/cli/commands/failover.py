@@ -233,7 +233,7 @@ async def _failover(
 ) -> int:
     from connect.cli.commands.failover_view import as_json, show_done, show_plan, show_rehearsal
     from connect.kafka.security.connection_settings import format_address
-    from connectors.failover.execute import Failover, rehearse
+    from connectors.failover.execute import rehearse
     from connectors.failover.proof import NotProved
 
     if arguments.rehearses:
@@ -241,7 +241,7 @@ async def _failover(
         show_rehearsal(rehearsal)
         return exit_code(rehearsal.plan)
     verifier = _verifier(arguments) if arguments.executes else None
-    make: Callable[..., Failover | Failback] = kind if verifier is None else partial(Failover, verify=verifier)
+    make: Callable[..., Failover | Failback] = partial(kind, verify=verifier)
     steps = make(site, failover_options, report_on_stderr, controls)
     looked = await steps.look()
     source, error = looked.snapshot.source, looked.snapshot.source_error
@@ -252,7 +252,7 @@ async def _failover(
             looked = await steps.look()
     goes = arguments.executes and looked.can_go
     if not arguments.as_json:
-        show_plan(looked, everything=arguments.everything, offers_proof=kind is Failover)
+        show_plan(looked, everything=arguments.everything)
         if looked.can_go and not goes:
             print("nothing was changed; run again with --execute to move the groups")
     elif not goes:

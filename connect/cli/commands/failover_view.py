@@ -25,13 +25,12 @@ def as_json(plan: Plan, done: FailoverResult | None) -> dict[str, Any]:
     return {"format": FORMAT, **words.plan_as_json(plan, done)}
 
 
-def show_plan(plan: Plan, *, everything: bool, offers_proof: bool = False) -> None:
-    """Print a summary, what is blocked, what is verified, and the old and new offset of every partition that moves.
-    ``offers_proof``: the command has ``--verify``."""
+def show_plan(plan: Plan, *, everything: bool) -> None:
+    """Print a summary, what is blocked, what is verified, and the old and new offset of every partition that moves."""
     found = plan.snapshot
     show(f"from {found.source} to {found.target}: {words.summary(plan)}")
     _show(words.plan_lines(plan, wall_ms()), "  ")
-    _show([words.verified_line(found, wall_ms(), offers=offers_proof)], "  ")
+    _show([words.verified_line(found, wall_ms())], "  ")
     _show_moves(plan.moves, everything=everything)
     for note in found.notes:
         show(f"  note: {note}")

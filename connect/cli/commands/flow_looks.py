@@ -151,7 +151,9 @@ class _FileLooks:
                 read_target_state(reader.store, topics["config.storage.topic"], connector),
                 last_checkpoint_ms(settings, reader.store),
                 work_of(reader.store, topics["group.id"]),
-                read_verified(reader.store, settings, lag.partitions),
+                read_verified(
+                    reader.source if reader.contact.knows_lag else None, reader.store, settings, lag.partitions
+                ),
             )
         except HeliographError as error:  # such as a missing right
             return replace(facts, unchecked=(*facts.unchecked, str(error)))

@@ -154,4 +154,6 @@ def _show_line(progress: Progress) -> None:
         left = "" if progress.left_s < 0 else f", {timedelta(seconds=round(progress.left_s))} left"
         found = f", {counted(progress.differences, 'difference')}" if progress.differences else ""
         line = f"{progress.flow}: {share:.0%} verified, {progress.bytes_s / _MEGABYTE:.0f} MiB/s{left}{found}"
+        if not progress.bytes and share < 1:
+            line = f"{progress.flow}: starting Spark{found}"
         print(f"{_CLEAR}{line[:_WIDTH]}", end="", file=sys.stderr, flush=True)

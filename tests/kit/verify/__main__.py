@@ -21,7 +21,7 @@ from tests.kit.reports import leave
 from tests.kit.verify import scenarios
 from tests.kit.verify.damage import Kind
 from tests.kit.verify.judge import judge
-from tests.kit.verify.scene import FULL, Scene
+from tests.kit.verify.scene import FULL, SPARKS, Scene, verifying_on
 
 SCENARIOS: Final[Mapping[str, Callable[[Scene, random.Random], list[str]]]] = {
     "killed": scenarios.killed,
@@ -119,11 +119,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--parts", nargs="*", choices=list(SCENARIOS), default=list(SCENARIOS), help="what else to play"
     )
     parser.add_argument("--merged", action="store_true", help="let the mirror merge small batches")
+    parser.add_argument("--spark", choices=SPARKS, default=SPARKS[0], help="where it compares")
     parser.add_argument("--folder", type=Path, default=Path("build/verify"), help="of the report")
     options = parser.parse_args(arguments)
     report = Report(options.seed, options.megabytes, options.merged)
     directory = Path(tempfile.mkdtemp(prefix="heliograph-verify-"))
-    with Scene(directory, seed=options.seed, megabytes=options.megabytes, merged=options.merged) as scene:
+    with (
+        Scene(directory, seed=options.seed, megabytes=options.megabytes, merged=options.merged) as scene,
+        verifying_on(options.spark, directory, scene),
+    ):
         play(scene, report, options.rounds, options.parts)
     return leave(report, options.folder, f"verify-{options.seed}", report.faults, directory)
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -18,7 +18,7 @@ import psutil
 
 from connectors.verification.report import RangeReason, VerificationResult
 from tests.kit.direct import Broker
-from tests.kit.processes import gone, tree, wait_until
+from tests.kit.processes import Member, gone, tree, wait_until
 from tests.kit.verify.scene import FULL, Scene
 
 KILLS: Final = 5
@@ -94,23 +94,25 @@ def bounded(scene: Scene) -> list[str]:
     return faults if most <= _MOST_MEMORY_BYTES else [*faults, f"a process took {most} bytes"]
 
 
-def run_watched(scene: Scene, *options: str) -> tuple[VerificationResult, int, float]:
+def run_watched(
+    scene: Scene, *options: str, members: Callable[[int], Sequence[Member]] = tree
+) -> tuple[VerificationResult, int, list[float]]:
     """Return the result of a run, the most memory of one of its Python processes, in bytes, and the CPU seconds of
-    the busiest, which compares."""
+    each, the most first. ``members``: returns those processes by the id of the command's."""
     most, cpu_s = 0, dict[int, float]()
     with (
         tempfile.TemporaryFile() as printed,
         subprocess.Popen(scene.command(*options), stdout=printed, stderr=subprocess.DEVNULL) as run,
     ):
         while run.poll() is None:
-            for member in tree(run.pid):
+            for member in members(run.pid):
                 with contextlib.suppress(psutil.Error):
                     if "java" not in member.process.name():
                         most = max(most, member.process.memory_info().rss)
                         cpu_s[member.pid] = sum(member.process.cpu_times()[:2])
             time.sleep(_POLL_S)
         printed.seek(0)
-        return VerificationResult.from_json(json.loads(printed.read())), most, max(cpu_s.values())
+        return VerificationResult.from_json(json.loads(printed.read())), most, sorted(cpu_s.values(), reverse=True)
 
 
 def followed(scene: Scene) -> list[str]:

@@ -8,7 +8,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Self
@@ -19,6 +19,7 @@ from connect.kafka.security.connection_settings import connection_settings
 from connectors.verification.report import VerificationResult
 from tests.kit.brokers import KafkaCluster
 from tests.kit.mirror import CALM, SMALL, Mirror
+from tests.kit.spark_cluster import ConnectServer, Spark, StandaloneSpark, bare_python
 from tests.kit.verify import damage, data
 from tests.kit.verify.data import SOURCE, TARGET, TOPICS, Content, Topic, Written
 from tests.kit.verify.segments import Original
@@ -29,13 +30,16 @@ _MERGE: Final = {"producer.override.batch.size": "1048576"}
 _APART: Final = {"producer.override.batch.size": "0"}
 #: 0 equal, 2 differences.
 ENDED: Final = (0, 2)
+#: A standalone cluster of two workers with one core each, or a Connect server.
+SPARKS: Final = ("local", "standalone", "connect")
 #: Forgets what earlier runs found.
 FULL: Final = "--full"
 
 
 class Scene:
     """Use as a context manager. ``merged``: the mirror merges small batches. At the end of ``copy`` the mirror has
-    stopped; ``pairs`` are what it copied, read from the brokers' files."""
+    stopped; ``pairs`` are what it copied, read from the brokers' files. ``spark``: the keys of the Spark that
+    verifies; none for this machine's."""
 
     def __init__(
         self, directory: Path, *, seed: int, megabytes: float, merged: bool = False, topics: Sequence[Topic] = TOPICS
@@ -47,6 +51,7 @@ class Scene:
         self.file = directory / "mm2.properties"
         self._damaged: tuple[set[str], set[str]] = (set(), set())
         self.written = Written()
+        self.spark: Mapping[str, str] = {}
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as exits:
@@ -136,7 +141,9 @@ class Scene:
 
     def command(self, *options: str) -> list[str]:
         program = str(Path(sys.executable).parent / "heliograph")
-        return [program, "verify", str(self.file), "--flow", f"{SOURCE}->{TARGET}", "--json", *options]
+        file = self._directory / "verify.properties"
+        file.write_text(self.file.read_text() + "".join(f"{key} = {value}\n" for key, value in self.spark.items()))
+        return [program, "verify", str(file), "--flow", f"{SOURCE}->{TARGET}", "--json", *options]
 
     def verify(self, *options: str) -> VerificationResult:
         """Run the command to its end. AssertionError if it fails, or if its exit code is not that of its report."""
@@ -145,3 +152,15 @@ class Scene:
         result = VerificationResult.from_json(json.loads(done.stdout))
         assert (done.returncode == 0) == result.is_equal, f"exit code {done.returncode} for {result}"
         return result
+
+
+@contextlib.contextmanager
+def verifying_on(kind: str, directory: Path, scene: Scene) -> Iterator[Spark | None]:
+    """Let the scene be verified on a Spark of a kind, whose executors have none of our code; None: this machine's."""
+    if kind == "local":
+        yield None
+        return
+    python = bare_python(directory / "python")
+    with StandaloneSpark(python, cores=1) if kind == "standalone" else ConnectServer(python) as spark:
+        scene.spark = spark.properties
+        yield spark

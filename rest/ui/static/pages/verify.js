@@ -7,9 +7,10 @@ const TOP = 50;
 const places = ({ source_offset: source, target_offset: target }) =>
   [source !== null && `source offset ${source}`, target !== null && `target offset ${target}`].filter(Boolean).join(", ");
 
-function Found({ row }) {
+function Found({ row, recreated }) {
   const { differences, differences_total: total, explained } = row;
   return html`<div>
+    ${recreated.includes(row.topic) && html`<${Badge} tone="warn">recreated since<//> `}
     ${total > 0 ? html`<${Badge} tone="bad">${count(total)} ${total === 1 ? "difference" : "differences"}<//>` : html`<${Badge} tone=${row.records ? "good" : "quiet"}>${row.records ? "the same" : "nothing to compare"}<//>`}
     ${differences.length > 0 && html`<details><summary>Which records</summary><ul>${differences.map((one) => html`<li><b>${one.kind}</b>, ${places(one)}: ${one.what}</li>`)}
       ${total > differences.length && html`<li class="quiet">and ${count(total - differences.length)} more: the report of the command names them</li>`}</ul></details>`}
@@ -25,7 +26,7 @@ export default function Verify({ flow, live }) {
     ["Target", (row) => `${row.target_topic}-${row.target_partition}`],
     ["Verified to", (row) => row.verified_to, true],
     ["Records", (row) => count(row.records), true],
-    ["Result", (row) => html`<${Found} row=${row} />`],
+    ["Result", (row) => html`<${Found} row=${row} recreated=${data.recreated ?? []} />`],
     ["Compared", (row) => (row.verified_ms > 0 ? time(row.verified_ms) : "not yet")],
   ];
   return html`<h1>Verify</h1>

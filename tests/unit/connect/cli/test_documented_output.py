@@ -99,7 +99,7 @@ def _failover() -> dict[str, Any]:
     group = SimpleNamespace(group="orders-mail", notes=())
     snapshot = SimpleNamespace(
         source="us", target="eu", notes=(), is_gone=False, source_error="", copied_until_ms=-1, last_known=None,
-        lag=lag, groups=SimpleNamespace(not_mirrored=()), verified=None,
+        lag=lag, groups=SimpleNamespace(not_mirrored=()), verified=None, verified_error="",
     )  # fmt: skip
     plan = SimpleNamespace(
         snapshot=snapshot, blocked=(), can_go=True, obstacles=(), groups=[group], ready=[group], moves=[move],

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 from uuid import UUID
 
 import pytest
@@ -16,6 +17,7 @@ from connectors.failover.drain import CopiedEnd, FirstRules
 from connectors.failover.offset_lookup import Maps, TargetOffsets
 from connectors.failover.plan import FailoverOptions
 from connectors.failover.snapshot import Groups
+from connectors.failover.words import verified_line
 from connectors.flow_progress import FlowLag
 from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
@@ -111,6 +113,15 @@ async def test_who_looks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "the rules are not shown" in found.notes
     found = await collect_snapshot.collect(of, FailoverOptions(lambda _: True))
     assert "the rules are not shown" not in found.notes
+    monkeypatch.setattr(
+        collect_snapshot, "read_last_run", refuses := AsyncMock(side_effect=NotAuthorized("grant READ"))
+    )
+    found = await collect_snapshot.collect(of, FailoverOptions(lambda _: True))
+    assert refuses.called and (found.obstacles, found.verified) == ((), None)
+    assert verified_line(found, 0).text == (
+        "what the last verification found could not be read: grant READ; --verify compares every record once the flow "
+        "is drained"
+    )
 
 
 async def test_that_of_one_that_is_enabled_has_to_be() -> None:

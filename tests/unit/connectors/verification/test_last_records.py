@@ -13,7 +13,7 @@ from connectors.verification.comparison import Comparison
 from connectors.verification.log_reader import LogReader
 from connectors.verification.ranges import RangePlan, RangeResult
 from connectors.verification.report import DifferenceKind
-from tests.unit.connectors.verification.logs import NOW_MS, FakeReader, Log, Rec
+from tests.unit.connectors.verification.logs import NOW_MS, FakeReader, Log, Rec, compare, log_of
 
 Entry = tuple[int, Rec]
 #: What a difference is to be: its kind, source and target offset, fields.
@@ -280,6 +280,14 @@ def check(seeds: range) -> dict[str, int]:
 def test_damage_is_named_whatever_the_cleaners_did() -> None:
     counts = check(range(600))
     assert min(counts.values()) >= 10, counts
+
+
+def test_a_tombstone_behind_what_is_compared_explains_a_key_that_is_gone() -> None:
+    """Of a flow without a position. It was copied, and then removed with all before it."""
+    deleted = log_of([Rec(b"a", b"1", NOW_MS), Rec(b"b", b"2", NOW_MS), Rec(b"a", None, NOW_MS)])
+    for ours, count in ((deleted, 0), (deleted[:2], 1)):
+        found = compare(ours, deleted[1:2], due=-1, is_compacted=(True, True), target_end=3, copies=((0, 3),))
+        assert found.differences_total == count
 
 
 @pytest.mark.long

@@ -6,12 +6,15 @@ import asyncio
 from dataclasses import replace
 from typing import Any, cast
 from unittest.mock import MagicMock
+from uuid import UUID
 
 import pytest
 
+from connect.core.errors import RetriableError
 from connect.core.wording import age_text
+from connect.kafka.cluster import ClusterMetadata, TopicMetadata
 from connectors.config.connector_configs import source_settings
-from connectors.flow_facts import VerifiedFacts
+from connectors.flow_facts import VerifiedFacts, verified_text
 from connectors.flow_progress import LagSnapshot, lag_of
 from connectors.formats.types import TopicPartition
 from connectors.policy import make_policy
@@ -20,20 +23,31 @@ from connectors.source.worker_context import MirrorHost
 from connectors.source.worker_metrics import verification_metrics
 from connectors.verification.last_run import LAST_RUN, LastVerification, after_run
 from connectors.verification.report import PartitionResult, VerificationResult
+from connectors.verification.state import TopicPair, Verified, recreated_topics
 
 PROPS = {"name": "us-eu", "connector.class": "x", "source.cluster.alias": "us", "target.cluster.alias": "eu"}
 POLICY = make_policy({})
 
 
-def part(topic: str, partition: int, to: int, records: int, differences: int = 0) -> PartitionResult:
-    return PartitionResult(topic, partition, topic, partition, records, 0, 0, 0, to, to, 1, (), differences)
+def part(topic: str, partition: int, to: int, records: int, differences: int = 0) -> Verified:
+    of = topic, partition, f"us.{topic}", partition
+    return Verified(PartitionResult(*of, records, 0, 0, 0, to, to, 1, (), differences), to, f"{topic}1", f"{topic}2")
 
 
-def result(*parts: PartitionResult, read_s: float = 2.0, unread: tuple[str, ...] = ()) -> VerificationResult:
-    return VerificationResult("us->eu", 5, 9, {}, parts, read_s=read_s, unread=unread)
+def after(
+    before: LastVerification,
+    *known: Verified,
+    offsets: int = 2,
+    read_s: float = 2.0,
+    unread: tuple[str, ...] = (),
+    is_whole: bool = True,
+) -> LastVerification:
+    of_run = VerificationResult("us->eu", 5, 9, {}, (known[0].result,), read_s=read_s, unread=unread)
+    return after_run(before, of_run, offsets, known, is_whole=is_whole)
 
 
-WHOLE = after_run(LastVerification(), result(part("b", 0, 7, 7), part("a", 2, 5, 4, 1), unread=("a-0: gone",)), 100)
+WHOLE = after(LastVerification(), part("b", 0, 7, 7), part("a", 2, 5, 4, 1), unread=("a-0: gone",), offsets=100)
+IDS = {"a": ["a1", "us.a", "a2"], "b": ["b1", "us.b", "b2"]}
 
 
 def lags(**positions: int) -> list[Any]:
@@ -42,17 +56,18 @@ def lags(**positions: int) -> list[Any]:
 
 
 def test_a_record_has_the_sums_of_a_run_and_where_each_partition_is() -> None:
-    assert LastVerification(9, 11, 1, 1, 50.0, {"a": [-1, -1, 5], "b": [7]}) == WHOLE
+    assert LastVerification(9, 11, 1, 1, 50.0, {"a": [-1, -1, 5], "b": [7]}, IDS) == WHOLE
     key, value = LAST_RUN.encode_key("us-eu", ""), LAST_RUN.encode_value(WHOLE)
     assert (LAST_RUN.decode_key(key), LAST_RUN.decode_value(value)) == (("us-eu", ""), WHOLE)
 
 
 def test_a_run_of_some_topics_keeps_the_others_and_is_not_one_of_the_flow() -> None:
-    some = after_run(replace(WHOLE, ended_ms=3), result(part("b", 0, 9, 8), read_s=0.1), 2, [part("a", 2, 5, 4, 1)])
+    parts = part("b", 0, 9, 8), part("a", 2, 5, 4, 1)
+    some = after(replace(WHOLE, ended_ms=3), *parts, read_s=0.1, is_whole=False)
     assert (some.ended_ms, some.records, some.differences, some.unread) == (3, 12, 1, 1)
     assert some.verified_to == {"b": [9], "a": [-1, -1, 5]}
     assert some.offsets_s == 50.0, "too short a time measures nothing"
-    assert after_run(LastVerification(), result(part("b", 0, 9, 8)), 2, []).ended_ms == -1
+    assert after(LastVerification(), part("b", 0, 9, 8), is_whole=False).ended_ms == -1
 
 
 @pytest.mark.parametrize(
@@ -64,14 +79,54 @@ def test_a_run_of_some_topics_keeps_the_others_and_is_not_one_of_the_flow() -> N
         ({"heartbeats0": 99}, (0, 0), 10.0),
     ],
 )
-def test_what_is_new_is_known_for_each_partition(
+async def test_what_is_new_is_known_for_each_partition(
     positions: dict[str, int], new: tuple[int, int], rest_s: float
 ) -> None:
-    assert WHOLE.facts(lags(**positions), POLICY) == VerifiedFacts(9, 11, 1, 1, *new, rest_s)
+    assert await WHOLE.facts(lags(**positions), POLICY) == VerifiedFacts(9, 11, 1, 1, *new, rest_s)
 
 
-def test_without_a_lag_nothing_is_said_of_what_is_new() -> None:
-    assert WHOLE.facts(None, POLICY) == VerifiedFacts(9, 11, 1, 1)
+@pytest.mark.parametrize(
+    ("here", "there", "recreated"),
+    [
+        ({"a": 1, "b": 1}, {"us.a": 2, "us.b": 2}, ()),
+        ({"a": 3, "b": 1}, {"us.a": 2, "us.b": 2}, ("a",)),
+        ({"a": 1, "b": 1}, {"us.a": 2, "us.b": 3}, ("b",)),
+        ({"a": 1}, {"us.a": None}, ()),  # b is not there now, and brokers need not have ids
+        (None, {"us.b": 3}, ("b",)),
+        ({"b": 3}, RetriableError("no answer"), ("b",)),
+    ],
+)
+async def test_a_topic_of_which_either_log_has_another_id_was_recreated(
+    here: Any, there: Any, recreated: tuple[str, ...]
+) -> None:
+    pairs = [TopicPair(one, str(UUID(int=1)), f"us.{one}", str(UUID(int=2))) for one in "ab"]
+    assert await recreated_topics(pairs, cluster(here), cluster(there)) == recreated
+
+
+def cluster(ids: Any) -> Any:
+    """A cluster of topics with these ids; None stays."""
+
+    async def metadata(names: set[str]) -> ClusterMetadata:
+        if isinstance(ids, Exception):
+            raise ids
+        of = {name: TopicMetadata(name, UUID(int=one) if one else None, 0, {}) for name, one in ids.items()}
+        missing = {name: TopicMetadata(name, UUID(int=0), 3, {}) for name in names - of.keys()}
+        return ClusterMetadata(None, -1, {}, of | missing)
+
+    return None if ids is None else MagicMock(metadata=metadata)
+
+
+async def test_what_is_known_of_a_recreated_topic_is_not_of_the_new_one() -> None:
+    facts = await replace(WHOLE, recreated=("b",)).facts(lags(b0=7, a2=5), POLICY)
+    assert (facts.new_offsets, facts.new_partitions) == (0, 1)
+    assert verified_text(facts, 10_009) == (
+        "Last verified 10.0 s ago: 1 difference in what could be compared, 1 partition could not, 11 records compared. "
+        "Recreated since at the source or the target, so not verified: b. 1 partition copied since is not verified."
+    )
+
+
+async def test_without_a_lag_nothing_is_said_of_what_is_new() -> None:
+    assert await WHOLE.facts(None, POLICY) == VerifiedFacts(9, 11, 1, 1)
     assert age_text(round(VerifiedFacts(9, 11, 1, 1).rest_s)) == "unknown"
 
 
@@ -87,6 +142,7 @@ async def test_a_worker_shows_its_part_of_what_is_new() -> None:
                 "verified_records": 11,
                 "verified_differences": 1,
                 "verified_unread_partitions": 1,
+                "verified_recreated_topics": 0,
                 "unverified_offsets": 2,
                 "unverified_partitions": 1,
             },

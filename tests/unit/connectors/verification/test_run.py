@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +73,23 @@ async def test_a_run_ends_in_time_and_is_not_the_last_that_ended(verification: V
     assert (found.is_complete, found.unread, last.values) == (False, (), {})
 
 
+async def test_reading_offsets_is_within_the_time_too(
+    verification: Verification, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What earlier runs found still counts."""
+    last, part = stored(verification), PartitionResult("t", 0, "t", 0, 6, 0, 0, 0, 6, 9, 1, (), 2)
+    verification._options = replace(verification._options, within_s=0.01)
+    cast(Any, verification._records).values = {TopicPartition("t", 0): Verified(part, 6, "", "")}
+    forever = asyncio.Event()
+    monkeypatch.setattr(run, "plan_partitions", lambda *_: forever.wait())
+    found = await verification.run()
+    assert (found.is_complete, found.differences_total, last.values) == (False, 2, {})
+    assert found.unread == ("offsets could not be read within 0.01 s, so nothing more was compared",)
+    monkeypatch.setattr(verification._records, "load", forever.wait)
+    with pytest.raises(RetriableError, match="what earlier runs found is not known"):
+        await verification.run()
+
+
 async def test_what_a_run_that_is_late_found_is_stored(
     verification: Verification, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +114,20 @@ def stored(verification: Verification) -> Stored:
     last = Stored()
     verification._records, verification._last = cast(Any, Stored()), cast(Any, last)
     return last
+
+
+async def test_the_link_takes_another_port_than_a_mirror_on_this_machine(tmp_path: Path) -> None:
+    servers = "us.bootstrap.servers = a:1\neu.bootstrap.servers = b:1\n"
+    with socket.create_server(("127.0.0.1", 0)) as mirror:
+        port = mirror.getsockname()[1]
+        file = tmp_path / "mm2.properties"
+        link = f"link.listener = 127.0.0.1:{port}\nlink.advertised.address = localhost:{port}\n"
+        file.write_text(f"clusters = us, eu\n{servers}us->eu.enabled = true\n{link}")
+        engine: Any = MagicMock(code="")
+        flow = Flow(load(file), "us", "eu")
+        async with run.verifying(flow, engine, VerifyOptions(), MagicMock(), MagicMock()) as verification:
+            address = verification._links.address
+        assert address.host == "localhost" and address.port not in (0, port)
 
 
 async def test_what_could_not_be_stored_is_stored_later(verification: Verification) -> None:

@@ -186,7 +186,7 @@ async def code_of(steps: Steps, **options: Any) -> int:
         flow=SimpleNamespace(target_alias="eu"), target=SimpleNamespace(settings=SimpleNamespace(bootstrap=[]))
     )
     arguments = FailoverArguments(Path("f"), "us", "eu", executes=True, **options)
-    made: Any = lambda *_: steps  # noqa: E731
+    made: Any = lambda *_, **__: steps  # noqa: E731
     made.__name__ = "Failover"
     return await failover._failover(site, FailoverOptions(), arguments, (None, None), made)
 
