@@ -9,11 +9,11 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Final, Literal, Self
 
-from connect.core.config.client_settings import ADMIN
+from connect.core.config.client_settings import ADMIN, SUPPORTED_SECURITY
 from connect.core.config.config_def import Read, Values
 from connect.core.config.properties import NOTHING, ConfigTransformer, Properties, ProviderFactory
 from connect.core.config.rest_settings import INSECURE, RestListener, check_access, parse_listener, serves_others
-from connect.core.config.security_settings import suites_notice
+from connect.core.config.security_settings import SECURITY, suites_notice
 from connect.core.config.worker_settings import IGNORED, WORKER, WORKER_PREFIXES
 from connect.core.errors import ConfigError
 from connect.core.model import NewTopic
@@ -302,6 +302,8 @@ def ineffective(props: Mapping[str, str]) -> Iterator[str]:
             yield f"{key} has no effect: plugins here are Python packages, found by their entry points"
         elif key in IGNORED:
             yield f"{key} {IGNORED[key]}"
-        elif key not in WORKER and key not in ADMIN and not key.startswith(WORKER_PREFIXES):
+        elif key in ADMIN and (key not in WORKER or key in SECURITY.settings.keys() - SUPPORTED_SECURITY):
+            yield f"{key} is not supported yet and has no effect"
+        elif key not in WORKER and not key.startswith(WORKER_PREFIXES):
             close = get_close_matches(key, WORKER.settings, 1, 0.8)
             yield f"{key} is not known and has no effect" + "".join(f"; is {name} meant?" for name in close)
