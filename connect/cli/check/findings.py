@@ -74,15 +74,9 @@ class CheckReport:
         return sum(one.level is level for one in self.findings)
 
     def with_findings(self, findings: Iterable[CheckFinding]) -> CheckReport:
-        """Return the report with more findings, in order of lines; each appears once, at its worst level. A key with an
-        error has no warnings."""
+        """Return the report with more findings, in order of lines; each appears once, at its worst level."""
         ranked = sorted((*self.findings, *findings), key=lambda one: _RANKS[one.level])
-        wrong = {(one.key, one.line) for one in ranked if one.level is Level.ERROR and one.key and one.line}
-        every = {
-            (one.text, one.key, one.line): one
-            for one in reversed(ranked)
-            if one.level is not Level.WARNING or (one.key, one.line) not in wrong
-        }
+        every = {(one.text, one.key, one.line): one for one in reversed(ranked)}
         order = sorted(every.values(), key=lambda one: (one.line is None, one.line or 0, _RANKS[one.level], one.text))
         return replace(self, findings=tuple(order))
 

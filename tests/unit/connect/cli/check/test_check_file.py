@@ -105,9 +105,3 @@ async def test_a_password_that_looks_like_a_reference_is_not_shown(tmp_path: Pat
 async def test_a_mirror_may_name_a_token_of_its_machine(tmp_path: Path) -> None:
     report = await check(tmp_path, MIRROR + "us.security.protocol = SASL_SSL\nus.sasl.mechanism = AWS_MSK_IAM\n")
     assert [one.text for one in report.findings if "sasl.mechanism" in one.text] == []
-
-
-async def test_a_refused_key_is_named_once(tmp_path: Path) -> None:
-    report = await check(tmp_path, MIRROR + "us.security.protocol = SSL\nus.ssl.provider = BC\n")
-    (found,) = (one for one in report.findings if "ssl.provider" in one.text)
-    assert (found.level, found.key) == (Level.ERROR, "us.ssl.provider")
