@@ -46,9 +46,10 @@ help:
 
 setup: $(STAMP) java $(WARM)
 
-# Made again whenever the locks, the project's own description or what is compiled change.
+# Without a terminal its packages are one line, not a hundred. Made again whenever the locks, the project's own description or what is compiled change.
 $(STAMP): pyproject.toml requirements.lock connect/wire/_rebase.pyx | $(BIN)/uv
-	$(UV) pip sync --require-hashes requirements.lock
+	@echo "installing the packages of requirements.lock into $(VENV)"
+	@quiet=--quiet; test -t 1 && test -t 2 && quiet=; $(UV) pip sync $$quiet --require-hashes requirements.lock
 	$(UV) pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 

@@ -17,12 +17,11 @@ import typer
 
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.model import FACTOR_KEYS
-from connect.embedded.brokers import KafkaCluster
+from connect.embedded import cluster_config
+from connect.embedded.brokers import KafkaCluster, PortInUse
 
 _CHECK_S: Final = 0.5
 _HIGHEST_PORT: Final = 65_535
-#: Where a mirror of the printed file serves REST if there is no --port-base.
-_REST_PORT: Final = 8083
 _ALIAS: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -34,7 +33,7 @@ def dev(
         typer.Option(
             min=1,
             max=_HIGHEST_PORT,
-            help="First client port. The others follow, then the mirror's REST. Default: free ports, REST on 8083.",
+            help="First client port. The others follow, then the mirror's REST. Default: free ports.",
             show_default=False,
         ),
     ] = None,
@@ -46,9 +45,7 @@ def dev(
     brokers again, with their data.
     """
     aliases = _aliases(clusters)
-    rest_port = _REST_PORT if port_base is None else port_base + len(aliases) * nodes
-    if rest_port > _HIGHEST_PORT:
-        raise ConfigError(f"--port-base {port_base} leaves too few ports for {len(aliases)} clusters of {nodes} nodes")
+    rest_port = _rest_port(port_base, len(aliases), nodes)
     # SIGTERM ends the command like Ctrl-C, by an exception in this thread.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ExitStack() as running:
@@ -104,6 +101,20 @@ def _aliases(clusters: str) -> list[str]:
     if not aliases or len(set(aliases)) < len(aliases):
         raise ConfigError(f"--clusters: {clusters!r} is empty or has an alias twice. Use names such as us,eu")
     return aliases
+
+
+def _rest_port(port_base: int | None, clusters: int, nodes: int) -> int:
+    """Return where a mirror of the printed file serves REST. Raises ConfigError or PortInUse."""
+    if port_base is None:
+        return cluster_config.choose(1)[0]
+    port = port_base + clusters * nodes
+    if port > _HIGHEST_PORT:
+        raise ConfigError(f"--port-base {port_base} leaves too few ports for {clusters} clusters of {nodes} nodes")
+    if not cluster_config.is_free(port):
+        raise PortInUse(
+            f"port {port}, for the REST API of a mirror, is in use. Choose another --port-base or stop its process."
+        )
+    return port
 
 
 def _start(alias: str, first: int, nodes: int, port_base: int | None) -> KafkaCluster:

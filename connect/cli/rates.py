@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 NO_TOPICS: Final = "without topics"
 #: State of a flow whose worker has ended by itself.
 ENDED: Final = "ended"
-BATCH_KINDS: Final = ("shallow", "merged", "rebuilt", "dropped")
+#: What the log calls the kinds of batches.
+_BATCH_KINDS: Final = {"shallow": "unchanged", "merged": "merged", "rebuilt": "rebuilt", "dropped": "dropped"}
 _NOTHING: Final = Tally()
 
 
@@ -109,8 +110,8 @@ def flow_line(rates: FlowRates) -> str:
         f"{rates.records_per_s:,.0f} records/s",
         f"{bytes_text(rates.bytes_per_s)}/s",
         lag,
-        f"batches {' '.join(f'{kind} {tally.batches.get(kind, 0):,}' for kind in BATCH_KINDS)}",
-        f"Spark epoch {progress.spark_epoch}",
+        f"batches {' '.join(f'{word} {tally.batches.get(kind, 0):,}' for kind, word in _BATCH_KINDS.items())}",
+        f"Spark job {progress.spark_epoch}",
         *moved,
     )
     return f"{', '.join(parts)}{'' if is_well else f'. {sentences}'}"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, Final, TypeVar
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
@@ -26,6 +27,8 @@ _STYLES: Final = {
 }
 #: A pipe has no width; this one does not break the lines of tables.
 _PIPE_COLUMNS: Final = 240
+#: Between two columns.
+_GAP: Final = "   "
 #: Most rows of one kind that are shown without --all.
 _ROWS: Final = 20
 T = TypeVar("T")
@@ -89,6 +92,18 @@ def table(
     for row in rows:
         made.add_row(*(cell if isinstance(cell, Text) else text(cell) for cell in row))
     return made
+
+
+def change_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Return a table of changes; the last two columns are what changes, and how. They share one where the terminal is
+    too narrow for a name next to a value."""
+    cells = list(rows)
+    names = sum(max(map(cell_len, column)) + len(_GAP) for column in list(zip(columns, *cells, strict=True))[:-1])
+    value = max((cell_len(word) for row in cells for word in row[-1].split()), default=0)
+    if names + value + len("  ") <= console().width:
+        return table(columns, cells, whole=columns[:-1])
+    shared: Iterable[list[str | Text]] = ([*row[:-2], Text("\n").join(map(text, row[-2:]))] for row in cells)
+    return table(columns[:-1], shared, whole=columns[:-2])
 
 
 def listed(

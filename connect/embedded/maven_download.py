@@ -7,8 +7,8 @@ import shutil
 import sys
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from hashlib import sha256
 from pathlib import Path
 from typing import TextIO
@@ -70,10 +70,20 @@ def _resolve(context: MavenContext, coordinates: Sequence[str]) -> list[Path]:
     with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="maven") as pool:
         pending = [pool.submit(dependency.artifact.resolve) for dependency in dependencies]
         try:
-            return [future.result() for future in pending]
+            return [future.result() for future in _counted(pending, sys.stderr)]
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+
+
+def _counted(pending: Sequence[Future[Path]], stream: TextIO) -> Iterator[Future[Path]]:
+    """Yield what is pending; say every tenth of it where no bars are shown."""
+    said = 0
+    for number, future in enumerate(pending, 1):
+        yield future
+        if not stream.isatty() and number * 10 // len(pending) > said:
+            said = number * 10 // len(pending)
+            print(f"downloading jars: {number} of {len(pending)}", file=stream, flush=True)
 
 
 class _CheckingResolver(PythonResolver):
@@ -131,9 +141,9 @@ def _check(arrived: Path) -> None:
 
 @contextmanager
 def _progress(stream: TextIO) -> Iterator[Progress]:
-    """Show bars on a terminal, else one plain line per jar."""
+    """Show bars on a terminal, else nothing."""
     if not stream.isatty():
-        yield lambda name, size_bytes: _plain_line(stream, name, size_bytes)
+        yield lambda name, size_bytes: nullcontext(lambda chunk_bytes: None)
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, TextColumn
@@ -149,13 +159,6 @@ def _progress(stream: TextIO) -> Iterator[Progress]:
             bars.remove_task(task)
 
         yield bar
-
-
-@contextmanager
-def _plain_line(stream: TextIO, name: str, size_bytes: int) -> Iterator[Callable[[int], None]]:
-    if name.endswith(".jar"):
-        print(f"downloading {name} ({size_bytes / 1e6:.1f} MB)", file=stream, flush=True)
-    yield lambda chunk_bytes: None
 
 
 def _host(url: str) -> str:

@@ -18,6 +18,7 @@ from connect.api.source import BYTES, ConnectorReport, RecordMetadata, SourceRec
 from connect.core.config.config_def import ConfigDef, ConfigValue, add_errors
 from connect.core.errors import HeliographError
 from connect.core.model import NewTopic
+from connect.core.wording import counted
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Backoff, Scope, gather_limited, wall_ms
 from connect.kafka.long_log import LongLogs
@@ -118,7 +119,8 @@ class MirrorCheckpointTask(SourceTask):
             # Not ``admin.timeout.ms``: groups that do not answer would take the time of the groups after them.
             self._schedule = Schedule(settings.flow, timeout_s=None)
             self._schedule.add(_SYNC, sync.run, settings.sync_interval_s)
-        log.info("%s: checkpoints of %d groups: %s", settings.flow, len(self._groups), ", ".join(self._groups))
+        groups = counted(len(self._groups), "group")
+        log.info("%s: checkpoints of %s: %s", settings.flow, groups, ", ".join(self._groups))
 
     async def poll(self) -> Sequence[SourceRecord] | None:
         try:
@@ -300,7 +302,7 @@ class MirrorCheckpointConnector(MirrorConnector):
             except HeliographError as error:
                 log.warning("%s: groups could not be read: %s; retrying in %g s", settings.flow, error, _LOOK_AGAIN_S)
                 await asyncio.sleep(_LOOK_AGAIN_S)
-        log.info("%s: %d groups get checkpoints", settings.flow, len(self._groups))
+        log.info("%s: checkpoints for %s", settings.flow, counted(len(self._groups), "group"))
         if settings.refresh_groups_interval_s is not None:
             self._schedule = Schedule(settings.flow, settings.admin_timeout_ms / 1000)
             self._closing.push_async_callback(self._schedule.stop)

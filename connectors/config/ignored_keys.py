@@ -75,17 +75,19 @@ _OF_TRANSFORMS: Final = ("transforms.", "predicates.")
 #: Java uses these in a flow's own keys and ignores them at the top level without a message.
 _FLOW_ONLY: Final = _CONNECTOR_KNOWN - {*SOURCE.settings, *CHECKPOINT.settings, *HEARTBEAT.settings}
 
+_OF_CONNECTIONS: Final = _names(
+    "client.id request.timeout.ms connections.max.idle.ms send.buffer.bytes receive.buffer.bytes"
+)
 #: Java uses these; we do not, or they have nothing to act on.
-_WORKER_UNSUPPORTED: Final = frozenset({"plugin.path", "plugin.discovery", "rest.extension.classes"})
+_WORKER_UNSUPPORTED: Final = _names("plugin.path plugin.discovery rest.extension.classes") | (
+    ADMIN_KEYS - _OF_CONNECTIONS - WORKER.settings.keys()
+)
 _WORKER_KNOWN: Final = ADMIN_KEYS | WORKER.settings.keys()
 _WORKER_PREFIXES: Final = ("offset.storage.", "config.storage.", "status.storage.")
 _TOP_KNOWN: Final = REST_INTERNAL.settings.keys() | _names(
     "dedicated.mode.enable.internal.rest dedicated.mode.enable.public.rest rest.extension.classes"
 )
 
-_OF_CONNECTIONS: Final = _names(
-    "client.id request.timeout.ms connections.max.idle.ms send.buffer.bytes receive.buffer.bytes"
-)
 _CLIENT_SUPPORTED: Final = {
     "consumer": _names(
         """
@@ -179,6 +181,8 @@ def _of_all(key: str, clusters: Sequence[str]) -> _Word | None:
         return _of_connection(key)
     word = _of_connector(key)
     if word is not None and word.kind == "unknown" and key in _WORKER_KNOWN:
+        if key in _WORKER_UNSUPPORTED:
+            return _UNSUPPORTED
         return _Word("misplaced", f"has no effect at top level, as in Java; set it for a cluster: {clusters[-1]}.{key}")
     if word is not None and word.kind == "unknown" and key.endswith(".bootstrap.servers"):
         stranger = key.removesuffix(".bootstrap.servers")

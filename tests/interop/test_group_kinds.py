@@ -126,7 +126,7 @@ def test_groups_are_told_apart(us: KafkaCluster, eu: KafkaCluster, tmp_path: Pat
     properties[f"{scene.alias}->eu.sync.group.offsets.enabled"] = "false"
     with Mirror(properties, tmp_path) as mirror, ExitStack() as members:
         mirror.start()
-        mirror.await_line(0, ["groups get checkpoints"], _DEADLINE_S)
+        mirror.await_line(0, ["checkpoints for"], _DEADLINE_S)
         wait_until(lambda: scene.remote in _topics(scene), _DEADLINE_S, "the remote topic is there", _POLL_S)
         members.enter_context(scene.member(scene.us, scene.topic, "reads", CONSUMER))
         members.enter_context(scene.member(scene.eu, scene.remote, "busy-old", CLASSIC))

@@ -115,6 +115,7 @@ async def _refusals(flow: Flow) -> list[CheckFinding]:
     reported: list[CheckFinding] = []
     try:
         worker = worker_config(flow)
+        transformer = ConfigTransformer(flow.config.raw, trusted=map(flow.connector_config, Connector))
         async with plugins_of(worker) as plugins:
             try:
                 check_worker(worker, plugins)
@@ -122,7 +123,7 @@ async def _refusals(flow: Flow) -> list[CheckFinding]:
                 raise flow.located(error) from None
             for connector in _connectors(flow):
                 config = flow.connector_config(connector)
-                refused = await objections_of(config, plugins, worker, flow.config.transformer)
+                refused = await objections_of(config, plugins, worker, transformer)
                 # A setting that the connectors share is reported once, by the first.
                 before = {one.key for one in reported}
                 found = [_located(flow, key, reason, level) for key, reason in refused]

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from connect.cli.console import FORMAT, exit_code
 from connect.cli.daemons.flow_worker import worker_config
-from connect.cli.tables import listed, show_flow, show_json, table
+from connect.cli.tables import change_table, listed, show_flow, show_json
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.model import NewTopic
 from connect.core.wording import too_few_brokers
@@ -45,8 +45,7 @@ from connectors.source.worker_context import FlowParts, looked_at_parts
 from connectors.topic_sync.cluster_changes import CreateTopic
 
 _COLUMNS: Final = ("cluster", "what", "how")
-#: Names up to this length are not folded: 80 columns leave room for the settings too.
-_WHOLE_CHARACTERS: Final = 32
+_HEARTBEATS_ONLY: Final = "mirrors nothing and only writes heartbeats"
 
 
 def plan_as_json(plans: Sequence[FlowPlan]) -> dict[str, Any]:
@@ -71,13 +70,13 @@ def plan_as_json(plans: Sequence[FlowPlan]) -> dict[str, Any]:
 def show_plans(plans: Sequence[FlowPlan], *, everything: bool) -> None:
     """Print a table for each flow, of all changes if ``everything``."""
     for plan in plans:
-        cells = list(plan_rows(plan, everything=everything))
-        short = all(len(what) <= _WHOLE_CHARACTERS for _, _, what, _ in cells)
-        rows = table(("change", *_COLUMNS), cells, whole=("change", "what") if short else ("change",))
+        rows = change_table(("change", *_COLUMNS), plan_rows(plan, everything=everything))
         kinds = Counter(type(one.change) for one in plan.changes)
         counts = [(kinds[kind], words) for kind, (_, _, words) in ACTIONS.items()]
         summary = _summary(counts, "nothing to change", unknown=bool(plan.unknown))
-        show_flow(f"{plan.flow}: {summary}", rows, plan.notes, plan.unknown)
+        notes = [note for note in plan.notes if note != f"this flow {_HEARTBEATS_ONLY}"]
+        only = f" {_HEARTBEATS_ONLY}" if len(notes) < len(plan.notes) else ""
+        show_flow(f"{plan.flow}{only}: {summary}", rows, notes, plan.unknown)
 
 
 def _summary(counts: Sequence[tuple[int, str]], nothing: str, *, unknown: bool) -> str:
@@ -150,7 +149,8 @@ async def looked_at(flow: Flow, look: Callable[..., Awaitable[T]], of_plan: Call
             if flow.enabled:
                 return await look(settings, parts, access_of(settings, parts), internal)
             mine = await plan_internal(parts.clusters.target, flow.target, internal.on_target)
-            notes = ("this flow mirrors nothing and only writes heartbeats",)
+            # As Java's does, unless it has emit.heartbeats.enabled = false.
+            notes = (f"this flow {_HEARTBEATS_ONLY}",)
             plan = FlowPlan(str(flow), tuple(mine), notes=notes)
             return of_plan(await _with_brokers(plan, parts.clusters, flow))
     except ConfigError:
@@ -264,7 +264,7 @@ def show_drifts(drifts: Sequence[FlowDrift], *, everything: bool) -> None:
         sets = plan_rows(replace(one.plan, later=()), everything=everything)
         leaves = _rows(one.left, everything=everything)
         rows = chain((("sets", *row) for row in sets), (("leaves", *row) for row in leaves))
-        found = table(("a run", "difference", *_COLUMNS), rows, whole=("a run", "difference"))
+        found = change_table(("a run", "difference", *_COLUMNS), rows)
         unknown = dict.fromkeys((*one.plan.unknown, *one.unknown))
         counts = [(len(one.plan.changes), "set by a run"), (len(one.left), "left by a run")]
         summary = _summary(counts, "no differences", unknown=bool(unknown))

@@ -180,6 +180,8 @@ class FlowWorker:
         state, status = snapshot.target_state(name), self.worker.statuses.log.status(name)
         if state is not TargetState.STARTED:
             return replace(found, state=state.value)
+        if not self.worker.core.is_ready:
+            return found  # the config topic may be read in part, up to a connector without its tasks
         # The connector, on this node or another, has run and found nothing to copy.
         has_looked = status is not None and status.state is State.RUNNING and not snapshot.task_ids(name)
         return replace(found, state=NO_TOPICS) if has_looked else found

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Final, Literal, Self
 
-from connect.core.config.client_settings import ADMIN, CLIENTS
+from connect.core.config.client_settings import ADMIN, CLIENTS, SUPPORTED_SECURITY
 from connect.core.config.config_def import Read, Values
 from connect.core.config.properties import NOTHING, ConfigTransformer, Properties, ProviderFactory
 from connect.core.config.rest_settings import (
@@ -311,7 +311,9 @@ def ineffective(props: Mapping[str, str]) -> Iterator[str]:
             yield f"{key} {IGNORED[key]}"
         elif key.startswith(_CLIENT_PREFIXES) and key not in WORKER and not key.startswith(ADMIN_HTTPS_PREFIX):
             yield from _of_client(key)
-        elif key not in WORKER and key not in ADMIN and not key.startswith(WORKER_PREFIXES):
+        elif key in ADMIN and (key not in WORKER or key in SECURITY.settings.keys() - SUPPORTED_SECURITY):
+            yield f"{key} is not supported yet and has no effect"
+        elif key not in WORKER and not key.startswith(WORKER_PREFIXES):
             yield f"{key} is not known and has no effect{_meant(key, WORKER.settings)}"
 
 

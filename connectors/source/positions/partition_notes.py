@@ -14,6 +14,7 @@ from typing import Final
 
 from connect.core.audit import state_changed
 from connect.core.errors import HeliographError, PermanentError
+from connect.core.wording import counted
 from connect.kafka.concurrency import wall_ms
 from connectors.control_link.protocol import PartitionPlan
 from connectors.dataplane.batches import error_codes
@@ -43,12 +44,13 @@ def log_resumed(flow: str, one: Resumed) -> None:
         )
     else:
         resume_log.info(
-            "resumed %s %s: surplus=%d verified=true fallback=none source_offset=%d target_offset=%d",
+            "resumed %s %s: surplus=%d verified=true fallback=none source_offset=%d target_offset=%d%s",
             flow,
             plan.source,
             one.arrived,
             plan.next_source_offset,
             plan.target_end,
+            f" ({counted(one.arrived, 'record')} of the source were there already)" if one.arrived else "",
         )
 
 

@@ -11,6 +11,8 @@ import pytest
 from connect.cli.commands.plan import internal_topics
 from connect.cli.dev import dev, properties
 from connect.core.errors import ConfigError
+from connect.embedded import cluster_config
+from connect.embedded.brokers import PortInUse
 from connectors.config.mm2_properties import load, mirrored
 
 module = importlib.import_module("connect.cli.dev")
@@ -47,15 +49,19 @@ def test_ports_beyond_the_last_are_refused_before_anything_starts() -> None:
 
 
 def test_rest_takes_a_port_of_its_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(cluster_config, "is_free", lambda port: port not in (39_098, 20_000))
     monkeypatch.setattr(
         module, "_start", lambda alias, *_: nullcontext(SimpleNamespace(name=alias, bootstrap="localhost:1", nodes=()))
     )
     monkeypatch.setattr(module, "_watch", lambda _: None)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     listeners = []
-    for port_base in (None, 19_092, 29_092):
+    for port_base in (19_092, 29_092, None, None):
         dev("us,eu", 3, port_base)
         listeners += [line for line in capsys.readouterr().out.splitlines() if line.startswith("listeners")]
-    assert listeners == [f"listeners = http://localhost:{port}" for port in (8083, 19_098, 29_098)]
+    assert listeners[:2] == [f"listeners = http://localhost:{port}" for port in (19_098, 29_098)]
+    assert listeners[2] != listeners[3], "two of them run at once"
+    with pytest.raises(PortInUse, match="port 39098, for the REST API of a mirror, is in use"):
+        dev("us,eu", 3, 39_092)
     with pytest.raises(ConfigError, match="leaves too few ports"):
         dev("us,eu", 1, 65_534)

@@ -74,7 +74,7 @@ def test_a_flow_is_one_line() -> None:
     (rates,) = meter.observe(1.0, [flow(partition(0, 600, lag=35, lag_ms=12), partition(1, 600))])
     assert flow_line(rates) == (
         "us->eu running: 1 topic, 2 partitions, 1,200 records/s, 12.0 kB/s, 35 records and 12 ms behind, "
-        "batches shallow 600 merged 0 rebuilt 0 dropped 2, Spark epoch 3"
+        "batches unchanged 600 merged 0 rebuilt 0 dropped 2, Spark job 3"
     )
 
 
@@ -83,7 +83,7 @@ def test_what_is_wrong_is_said_at_the_end_of_the_line() -> None:
     rates = first_rates(flow(quarantined, replace(partition(1, 600), skipped=1200)))
     assert flow_line(rates).startswith("us->eu degraded: 1 topic, 2 partitions, ")
     assert flow_line(rates).endswith(
-        "Spark epoch 3. us->eu does not copy 1 partition: orders-0 is QUARANTINED: refused. "
+        "Spark job 3. us->eu does not copy 1 partition: orders-0 is QUARANTINED: refused. "
         "It has left out 1,200 records that eu refuses."
     )
 

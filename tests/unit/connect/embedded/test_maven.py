@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
 from connect.core.errors import PermanentError
 from connect.embedded import kafka_releases
+from connect.embedded.maven_download import _counted
 
 COORDINATES = ["org.example:thing:1.0"]
 
@@ -66,3 +69,11 @@ def test_a_machine_without_the_extra_is_told_its_name(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "jgo.maven", None)
     with pytest.raises(PermanentError, match=r"without the package jgo\. Install heliograph\[embedded\]"):
         kafka_releases.classpath(COORDINATES)
+
+
+@pytest.mark.parametrize(("jars", "lines"), [(3, 3), (114, 10)])
+def test_a_pipe_shows_every_tenth_of_a_download(jars: int, lines: int) -> None:
+    said, pending = io.StringIO(), [Future[Path]() for _ in range(jars)]
+    assert list(_counted(pending, said)) == pending
+    assert len(said.getvalue().splitlines()) == lines
+    assert said.getvalue().endswith(f"downloading jars: {jars} of {jars}\n")

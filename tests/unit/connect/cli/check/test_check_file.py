@@ -100,3 +100,8 @@ async def test_a_password_that_looks_like_a_reference_is_not_shown(tmp_path: Pat
     (found,) = (one for one in report.findings if "an apparent reference" in one.text)
     assert found.line == 3
     assert "s3cr" not in str(report)
+
+
+async def test_a_mirror_may_name_a_token_of_its_machine(tmp_path: Path) -> None:
+    report = await check(tmp_path, MIRROR + "us.security.protocol = SASL_SSL\nus.sasl.mechanism = AWS_MSK_IAM\n")
+    assert [one.text for one in report.findings if "sasl.mechanism" in one.text] == []

@@ -10,12 +10,16 @@ from typing import Any, cast
 import pytest
 
 from connect.cli.daemons.flow_worker import Failures, FlowWorker, reason, worker_config
+from connect.cli.rates import NO_TOPICS
 from connect.core.config.connector_access import NotAllowed
 from connect.core.config.properties import parse_properties
+from connect.core.config_topic import ConfigLog
 from connect.core.errors import ConfigError
 from connect.core.herder_api import BadRequest, RebalanceExpected
 from connect.core.model import State, Status
 from connectors.config.mm2_properties import Connector, MirrorMakerConfig
+from connectors.flow_facts import FlowProgress, Tally
+from connectors.formats.types import FlowName
 
 
 def trace_of(error: Exception) -> str:
@@ -127,6 +131,20 @@ def test_what_fails_under_a_config_that_the_file_replaces_has_time_to_start_agai
     again = [running(), failed("the new value")]
     assert failures.look(again, 130.0, is_replaced=True) is None
     assert failures.look(again, 190.0, is_replaced=True) == "ConfigError: the new value"
+
+
+@pytest.mark.parametrize(("is_ready", "state"), [(False, "starting"), (True, NO_TOPICS)])
+def test_a_flow_has_no_topics_only_once_its_worker_has_joined(is_ready: bool, state: str) -> None:
+    configs = ConfigLog()
+    configs.apply(0, "connector-MirrorSourceConnector", b'{"properties": {}}')
+    found, status = FlowProgress(FlowName("us", "eu"), "starting", 0, Tally()), running()
+    made = FlowWorker.__new__(FlowWorker)
+    made.flow = cast(Any, SimpleNamespace(name=found.flow))
+    made.host = cast(Any, SimpleNamespace(progress=lambda *_: found))
+    statuses = SimpleNamespace(log=SimpleNamespace(status=lambda _: status))
+    core = SimpleNamespace(snapshot=configs, is_ready=is_ready)
+    made.worker = cast(Any, SimpleNamespace(core=core, statuses=statuses))
+    assert made.progress(1).state == state
 
 
 class Leading:

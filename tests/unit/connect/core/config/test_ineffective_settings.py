@@ -48,3 +48,8 @@ def test_a_worker_file_that_has_one_is_told(key: str) -> None:
     default = WORKER.settings[key].default
     value = ",".join(default) if isinstance(default, tuple) else str(default)
     assert f"{key} {IGNORED[key]}" in WorkerConfig.parse({**SMALLEST, key: value}).warnings
+
+
+@pytest.mark.parametrize("key", ["ssl.provider", "security.providers", "retries", "sasl.login.connect.timeout.ms"])
+def test_a_worker_file_with_a_key_that_is_not_supported_is_warned_of(key: str) -> None:
+    assert f"{key} is not supported yet and has no effect" in WorkerConfig.parse({**SMALLEST, key: "9"}).warnings

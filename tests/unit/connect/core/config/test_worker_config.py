@@ -193,7 +193,6 @@ def test_a_repeated_address_is_forgiven_with_a_warning() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "default.api.timeout.ms",
         "spark.master",
         "producer.acks",
         "consumer.max.poll.records",
