@@ -28,8 +28,8 @@ rebase: ModuleType = _fastest()
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _CRC: Final = struct.Struct(">I")
 
-#: Limit on the decompressed records of one merge.
-MOST_OPENED_BYTES: Final = 4 * 1024 * 1024
+#: Limit on the decompressed records of one merge: several times what a core compresses in the time that one may take.
+MOST_OPENED_BYTES: Final = 16 * 1024 * 1024
 
 
 class Unmergeable(ValueError):

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import cramjam
 import zstandard
-from aiokafka.codec import lz4_encode, snappy_encode, zstd_encode
+from aiokafka.codec import lz4_encode, snappy_encode
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatch
@@ -268,7 +268,7 @@ _ENCODERS: Final[dict[int, Callable[[bytes, int | None], bytes]]] = {
     1: lambda payload, level: gzip.compress(payload, 6 if level in (None, -1) else level, mtime=0),
     2: lambda payload, level: snappy_encode(payload),
     3: lambda payload, level: lz4_encode(payload, 0 if level in (None, _LZ4_DEFAULT) else level),
-    4: lambda payload, level: zstd_encode(payload, 1 if level is None else level),
+    4: lambda payload, level: zstandard.ZstdCompressor(1 if level is None else level).compress(payload),
 }
 
 
