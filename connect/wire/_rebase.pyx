@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The functions of ``rebase.py``, compiled. See there for arguments, results and errors."""
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
@@ -15,7 +15,7 @@ cdef enum:
     PREFIX_BYTES = 21
     MORE_BYTES = 8
 
-VERSION = 1
+VERSION = 2
 
 cdef int64_t NEVER = -(2**63)
 cdef int64_t MOST_SHIFT_MS = 2**61
@@ -149,14 +149,15 @@ def plain_run(
     return at, number, following, latest_ms
 
 
-cdef bytes taken(uint8_t* start, uint8_t* end):
-    return PyBytes_FromStringAndSize(<char*>start, end - start)
-
-
-def rebase_batches(list parts not None, const uint8_t[::1] view not None, int64_t offset, int64_t first_ms):
-    cdef Py_ssize_t at = 0, end = view.shape[0], size
+def rebase_batches(
+    list parts not None, const uint8_t[::1] view not None, int64_t offset, int64_t first_ms, opened=None
+):
+    cdef Py_ssize_t at = 0, end = view.shape[0], size, number = 0, body_bytes = 0
     cdef int64_t latest_ms = NEVER, records = 0, following
+    cdef list bodies = []
+    cdef bytes body
     cdef const uint8_t* p
+    cdef const uint8_t* records_at
     cdef uint8_t* start
     cdef uint8_t* out
     while at < end:
@@ -166,59 +167,43 @@ def rebase_batches(list parts not None, const uint8_t[::1] view not None, int64_
         size = <Py_ssize_t><int32_t>u32(p + 8) + LOG_OVERHEAD_BYTES
         if size < HEADER_BYTES or at + size > end:
             raise ValueError("a batch is truncated, or its length is wrong")
+        at += size
+        size -= HEADER_BYTES
+        if opened is not None:
+            body = opened(PyBytes_FromStringAndSize(<const char*>p + HEADER_BYTES, size))
+            bodies.append(body)
+            size = len(body)
         # A record has at least seven bytes, so a larger count is refused before memory is allocated.
         if <int32_t>u32(p + 23) < -1 or <int32_t>u32(p + 23) > size:
             raise ValueError("the records of a batch do not match its header")
         records += <int32_t>u32(p + 23) + 1
-        at += size
+        body_bytes += size
     if end == 0:
         return offset, latest_ms
-    start = <uint8_t*>malloc(end + PREFIX_BYTES * records)
+    start = <uint8_t*>malloc(body_bytes + PREFIX_BYTES * records + 1)
     if start == NULL:
         raise MemoryError
     try:
         out, at = start, 0
-        with nogil:
-            while at < end and out != NULL:
-                p = &view[at]
-                size = <Py_ssize_t><int32_t>u32(p + 8) + LOG_OVERHEAD_BYTES
-                if i64(p + 35) > latest_ms:
-                    latest_ms = i64(p + 35)
-                following = offset + <int32_t>u32(p + 23) + 1
-                out = rebase(p + HEADER_BYTES, p + size, out, offset, following, less(i64(p + 27), first_ms))
-                at += size
-                offset = following
+        while at < end and out != NULL:
+            p = &view[at]
+            size = <Py_ssize_t><int32_t>u32(p + 8) + LOG_OVERHEAD_BYTES
+            at += size
+            size -= HEADER_BYTES
+            records_at = p + HEADER_BYTES
+            if opened is not None:
+                body = bodies[number]
+                number += 1
+                size = len(body)
+                records_at = <const uint8_t*>PyBytes_AS_STRING(body)
+            if i64(p + 35) > latest_ms:
+                latest_ms = i64(p + 35)
+            following = offset + <int32_t>u32(p + 23) + 1
+            out = rebase(records_at, records_at + size, out, offset, following, less(i64(p + 27), first_ms))
+            offset = following
         if out == NULL:
             raise ValueError("the records of a batch do not match its header")
-        parts.append(taken(start, out))
+        parts.append(PyBytes_FromStringAndSize(<char*>start, out - start))
     finally:
         free(start)
     return offset, latest_ms
-
-
-def rebase_records(
-    list parts not None,
-    const uint8_t[::1] view not None,
-    Py_ssize_t at,
-    Py_ssize_t behind,
-    int64_t offset,
-    int64_t following,
-    int64_t shift_ms,
-):
-    cdef uint8_t* start
-    cdef uint8_t* out
-    if not 0 <= at <= behind <= view.shape[0] or following < offset or following - offset > behind - at:
-        raise ValueError("the records of a batch do not match its header")
-    if at == behind:
-        return
-    start = <uint8_t*>malloc(behind - at + PREFIX_BYTES * (following - offset) + 1)
-    if start == NULL:
-        raise MemoryError
-    try:
-        with nogil:
-            out = rebase(&view[0] + at, &view[0] + behind, start, offset, following, shift_ms)
-        if out == NULL:
-            raise ValueError("the records of a batch do not match its header")
-        parts.append(taken(start, out))
-    finally:
-        free(start)

@@ -26,12 +26,10 @@ def _fastest() -> ModuleType:
 rebase: ModuleType = _fastest()
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
-_COUNT_AND_TIMES: Final = struct.Struct(">iqq")  # last offset delta, base and max timestamp
-_AT: Final = 23
 _CRC: Final = struct.Struct(">I")
 
-#: Limit on the decompressed records of one merge.
-MOST_OPENED_BYTES: Final = 4 * 1024 * 1024
+#: Limit on the decompressed records of one merge: several times what a core compresses in the time that one may take.
+MOST_OPENED_BYTES: Final = 16 * 1024 * 1024
 
 
 class Unmergeable(ValueError):
@@ -79,7 +77,7 @@ def merge(
     """Return one batch of all records of ``regions``, ready to be produced.
 
     Each region holds consecutive batches of magic 2 and CreateTime with dense offset deltas, all of one codec.
-    ``attributes`` are the result's and include its codec; ``level`` is the compression level, None for Kafka's default.
+    ``attributes`` are the result's and include its codec; ``level`` is as in ``records.compress``.
     Raises :class:`Unmergeable`; the regions are never modified.
     """
     try:
@@ -102,9 +100,9 @@ def _merged(
     first_ms, latest_ms = first.base_timestamp, list[int]()
     parts: list[bytes | memoryview] = [b""]
     offset = 0
-    rebase_batches = _Opened(first.codec).rebase_batches if first.codec else rebase.rebase_batches
+    opener = _Opener(first.codec) if first.codec else None
     for region in regions:
-        offset, its_ms = rebase_batches(parts, memoryview(region), offset, first_ms)
+        offset, its_ms = rebase.rebase_batches(parts, memoryview(region), offset, first_ms, opener)
         latest_ms.append(its_ms)
     if codec:
         parts = [b"", records.compress(b"".join(parts), codec, level)]
@@ -116,27 +114,15 @@ def _merged(
     return merged
 
 
-class _Opened:
-    """``rebase.rebase_batches`` for compressed batches; one limit covers all that are decompressed."""
+class _Opener:
+    """Decompresses the records of batches of one codec; one limit covers all of a merge."""
 
     def __init__(self, codec: int) -> None:
         self._codec = codec
         self._zstd = records.zstd()
-        self._bytes = 0
+        self._room = MOST_OPENED_BYTES
 
-    def rebase_batches(
-        self, parts: list[bytes | memoryview], region: memoryview, offset: int, first_ms: int
-    ) -> tuple[int, int]:
-        batches, latest_ms = list(wire.extents(region)), list[int]()
-        if sum(size for _, size, _ in batches) != len(region):
-            raise Unmergeable("a batch is truncated, or its length is wrong")
-        for start, size, _ in batches:
-            last, base_ms, its_ms = _COUNT_AND_TIMES.unpack_from(region, start + _AT)
-            payload = bytes(region[start + wire.HEADER_BYTES : start + size])
-            opened = records.open_payload(payload, self._codec, MOST_OPENED_BYTES - self._bytes, self._zstd)
-            self._bytes += len(opened)
-            latest_ms.append(its_ms)
-            following = offset + last + 1
-            rebase.rebase_records(parts, memoryview(opened), 0, len(opened), offset, following, base_ms - first_ms)
-            offset = following
-        return offset, max(latest_ms)
+    def __call__(self, payload: bytes) -> bytes:
+        found = records.open_payload(payload, self._codec, self._room, self._zstd)
+        self._room -= len(found)
+        return found

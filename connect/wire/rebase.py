@@ -11,6 +11,7 @@ Lengths and deltas are zigzag varints (Kafka ``DefaultRecord``). Deltas are rela
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Final
 
 import crc32c
@@ -18,7 +19,7 @@ import crc32c
 from connect.wire.fetch_produce import uvarint
 
 #: Of these functions: a compiled module of another version is not used.
-VERSION: Final = 1
+VERSION: Final = 2
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _HEADER_BYTES: Final = 61
 _LOG_OVERHEAD_BYTES: Final = 12
@@ -77,10 +78,16 @@ def plain_run(
     return at, number, following, latest_ms
 
 
-def rebase_batches(parts: list[bytes | memoryview], view: memoryview, offset: int, first_ms: int) -> tuple[int, int]:
-    """Append the records of the uncompressed batches in ``view``, with offset deltas from ``offset`` and timestamps
-    relative to ``first_ms``. Returns the next delta and the latest timestamp in the headers. Raises ValueError if the
-    lengths in batches or records are wrong."""
+def rebase_batches(
+    parts: list[bytes | memoryview],
+    view: memoryview,
+    offset: int,
+    first_ms: int,
+    opened: Callable[[bytes], bytes] | None = None,
+) -> tuple[int, int]:
+    """Append the records of the batches in ``view``, with offset deltas from ``offset`` and timestamps relative to
+    ``first_ms``; ``opened`` decompresses the records of a batch. Returns the next delta and the latest timestamp in the
+    headers. Raises ValueError if the lengths in batches or records are wrong, and what ``opened`` raises."""
     at, end = 0, len(view)
     latest_ms = -(2**63)
     while at < end:
@@ -93,16 +100,20 @@ def rebase_batches(parts: list[bytes | memoryview], view: memoryview, offset: in
         if its_ms > latest_ms:
             latest_ms = its_ms
         following = offset + last + 1
-        rebase_records(parts, view, at + _HEADER_BYTES, behind, offset, following, base_ms - first_ms)
+        records = view[at + _HEADER_BYTES : behind]
+        if opened is not None:
+            records = memoryview(opened(bytes(records)))
+        _rebase_records(parts, records, offset, following, base_ms - first_ms)
         at, offset = behind, following
     return offset, latest_ms
 
 
-def rebase_records(
-    parts: list[bytes | memoryview], view: memoryview, at: int, behind: int, offset: int, following: int, shift_ms: int
+def _rebase_records(
+    parts: list[bytes | memoryview], view: memoryview, offset: int, following: int, shift_ms: int
 ) -> None:
-    """Append the records from ``at`` to ``behind``, with offset deltas from ``offset`` up to ``following`` (exclusive)
-    and timestamps moved by ``shift_ms``. Raises ValueError (or IndexError) if the records do not end at ``behind``."""
+    """Append the records in ``view``, with offset deltas from ``offset`` up to ``following`` (exclusive) and timestamps
+    moved by ``shift_ms``. Raises ValueError (or IndexError) if the records do not end with ``view``."""
+    at, behind = 0, len(view)
     if not -_MOST_SHIFT_MS < shift_ms < _MOST_SHIFT_MS:
         raise ValueError("timestamps are too far apart")
     small, many, add = _SMALL, _MANY, parts.append

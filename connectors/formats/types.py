@@ -124,7 +124,7 @@ _LAST_EPOCH: Final = 32765
 
 
 class Compression(NamedTuple):
-    """How uncompressed batches are compressed: the codec's number (0: none), and its level (None: Kafka's default)."""
+    """How uncompressed batches are compressed: the codec's number (0: none), and its level (None: not set)."""
 
     codec: int
     level: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 import time
@@ -82,11 +83,15 @@ def test_both_implementations_say_the_same_of_any_records(count: int, noises: li
     for at, noise in noises:
         place = at % len(payload)
         payload[place : place + len(noise)] = noise
+    header = bytearray(RIGHT[0][: wire.HEADER_BYTES])
+    struct.pack_into(">i", header, 8, wire.HEADER_BYTES - wire.LOG_OVERHEAD_BYTES + len(payload))
+    struct.pack_into(">i", header, 23, 3 * count - 1)
+    batch, first_ms = memoryview(header + payload), wire.read_header(header).base_timestamp + 7
 
     def outcome(module: Any) -> object:
         parts: list[bytes | memoryview] = []
         try:
-            module.rebase_records(parts, memoryview(payload), 0, len(payload), 3, 3 + 3 * count, -7)
+            module.rebase_batches(parts, batch, 3, first_ms)
         except (ValueError, IndexError):
             return "refused"
         return b"".join(parts)

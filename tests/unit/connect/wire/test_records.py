@@ -6,6 +6,7 @@ import random
 import struct
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import zstandard
@@ -147,6 +148,14 @@ def test_messages_of_magic_1_are_read() -> None:
         builder.append(offset, timestamp=5, key=b"k", value=None)
     found = list(records.decode(bytes(builder.build()), 1))
     assert found == [records.Record(offset, 5, b"k", None, []) for offset in (0, 1)]
+
+
+def test_levels_that_are_not_set_are_fast() -> None:
+    payload = b"".join(b'{"order": %d, "total": %d}' % (number, number * 7919 % 1000) for number in range(500))
+    lz4, zstd_of = (partial(records.compress, payload, codec) for codec in (3, 4))
+    assert lz4() == lz4(9)  # Java's default, which is not its ninth level
+    assert len(lz4(10)) < len(lz4())
+    assert zstd_of() == zstd_of(1) != zstd_of(3)
 
 
 def frames_of_zstd(payload: bytes) -> dict[str, bytes]:

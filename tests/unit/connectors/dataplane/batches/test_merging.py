@@ -9,6 +9,7 @@ import pytest
 
 from connect.wire import batch as wire
 from connect.wire import records
+from connect.wire.merge import MOST_OPENED_BYTES
 from connectors.dataplane.batches.copier import PartitionCopier
 from connectors.dataplane.batches.error_codes import Refusal
 from connectors.dataplane.batches.outgoing_batches import Outgoing
@@ -269,6 +270,17 @@ def damaged(batch: bytes) -> bytes:
     out[wire.HEADER_BYTES] ^= 0x7E
     struct.pack_into(">I", out, 17, wire.checksum(out))
     return bytes(out)
+
+
+def test_what_is_too_large_to_be_opened_at_once_is_merged_by_halves() -> None:
+    machine, target = copier(), TargetPartition()
+    value = b"v" * (MOST_OPENED_BYTES // 8)
+    for offset in range(12):
+        batch = bytearray(records.build([records.Record(0, 1_000, b"%d" % offset, value, [])], 4, 1, 1, 1))
+        struct.pack_into(">q", batch, 0, offset)
+        machine.take(fetched(bytes(batch)))
+    assert sent(machine, target) == [6, 6]
+    assert offsets_of(target) == list(range(12))
 
 
 def test_batches_whose_records_cannot_be_read_go_out_one_by_one_as_they_are() -> None:
