@@ -22,6 +22,7 @@ from connectors.dataplane.source_reader import SourceReader
 from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
 from tests.kit.logs import source_batch
 from tests.kit.members import until
+from tests.kit.quotas import Mutable
 
 #: More than every wait of a loop.
 LONG_S = 10.0
@@ -120,7 +121,9 @@ class Source:
 
     @staticmethod
     async def _connect(_: int, purpose: str) -> object:
-        return SimpleNamespace(purpose=purpose, waited_s=0.0, is_receiving=False)
+        connection = Mutable()
+        connection.purpose = purpose
+        return connection
 
     @staticmethod
     def _failed(error: BaseException) -> None:
