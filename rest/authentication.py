@@ -136,7 +136,10 @@ def file_of_login_config(path: str) -> str:
             raise JaasError("has no entry KafkaConnect { ... };")
         module = parse_jaas(entry.group(1))
     except (OSError, UnicodeError) as error:
-        raise ConfigError(f"{LOGIN_CONFIG} = {path} cannot be read: {error}", LOGIN_CONFIG) from None
+        raise ConfigError(
+            f"{LOGIN_CONFIG} = {path} cannot be read: {getattr(error, 'strerror', '') or type(error).__name__}",
+            LOGIN_CONFIG,
+        ) from None
     except JaasError as error:
         raise ConfigError(f"{LOGIN_CONFIG} = {path} {error}", LOGIN_CONFIG) from None
     if not module.login_module.endswith(_MODULE) or not module.options.get("file"):

@@ -281,6 +281,11 @@ async def _workers_call(request: Request) -> Call:
     return Call(request, max(settings.max_request_bytes, WORKERS_BODY_BYTES), of_worker=True)
 
 
+async def _fencing_call(request: Request) -> Call:
+    settings: RestSettings = request.app.state.settings
+    return Call(request, settings.max_request_bytes, of_worker=True)
+
+
 # -- parameters of endpoints -------------------------------------------------------------------------------------------
 
 
@@ -305,8 +310,10 @@ def _is_true_or_blank(value: object) -> bool:
 
 
 Calling = Annotated[Call, Depends(_call)]
-#: A call from another worker.
+#: A call from another worker with task configs, which may be large.
 WorkersCalling = Annotated[Call, Depends(_workers_call)]
+#: A call from another worker without a body.
+FencingCalling = Annotated[Call, Depends(_fencing_call)]
 #: Paths are matched before they are decoded, so that a name may contain a slash.
 Name = Annotated[str, Path(), BeforeValidator(_decoded)]
 TaskNumber = Annotated[int, Path(), BeforeValidator(_task_number)]

@@ -39,6 +39,7 @@ from rest.request_handling import (
     WORKERS_BODY_ELEMENTS,
     Call,
     Calling,
+    FencingCalling,
     Flag,
     Name,
     TaskNumber,
@@ -352,8 +353,7 @@ async def get_partitions(call: Calling, connector: Name, state: str = "") -> Res
 
 @reports_router.get("/verdict", response_model=dict[str, Any])
 async def get_verdict(call: Calling, connector: Name, rest: str = "", file: str = "") -> Response:
-    """Return the state of a MirrorSource's flow in words, what to do, whether a failover could start now, and the facts
-    behind it. Commands use the URL ``rest`` and the properties ``file``."""
+    """Return a flow's state in words, what to do, and the facts. Commands use the URL ``rest`` and the ``file``."""
     return await _reported(call, connector, "verdict", rest=rest, file=file)
 
 
@@ -420,7 +420,7 @@ async def put_task_configs(call: WorkersCalling, connector: Name) -> Response:
 
 
 @internal_router.put("/fence")
-async def fence_zombies(call: WorkersCalling, connector: Name) -> Response:
+async def fence_zombies(call: FencingCalling, connector: Name) -> Response:
     """Fence a source connector's older tasks (KIP-618)."""
     operation = call.herder.fence_zombies(connector, await _signature(call))
     return await call.here_or_elsewhere(operation, lambda _: Response(status_code=204))

@@ -256,7 +256,10 @@ async def test_all_that_a_stopped_connector_selects_has_a_lag(worker: Worker, mo
 
 def _task(fetched_ms: int, produced_ms: int) -> Any:
     meters = SimpleNamespace(
-        fetched_ms=fetched_ms, produced_ms=produced_ms, takeovers=Takeovers(at_least_once=1, may_double=7)
+        fetched_ms=fetched_ms,
+        produced_ms=produced_ms,
+        throttled=lambda _: (0.0, 0.0),
+        takeovers=Takeovers(at_least_once=1, may_double=7),
     )
     return SimpleNamespace(meters=meters)
 

@@ -129,8 +129,7 @@ def _no_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_process, "DistributedWorker", begin)
     monkeypatch.setattr(mirror_process, "FlowWorker", begin)
     monkeypatch.setattr(connect_mirror_maker, "_spark", lambda _: None)
-    for module in (connect_distributed, strimzi_resource):
-        monkeypatch.setattr(module, "configure_logging", lambda *_, **__: None)
+    monkeypatch.setattr(connect_distributed, "configure_logging", lambda *_: None)
 
 
 def is_of(found: CheckFinding, refused: str) -> bool:
