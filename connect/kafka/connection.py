@@ -156,7 +156,9 @@ class Connection:
             self._sent_bytes, self._sent_s = sent_bytes, now_s
         if not self._protocol.pending:
             return 0.0
-        return now_s - max(self._protocol.head_since_s, self._protocol.last_byte_s, self._sent_s)
+        # A broker answers nothing that it gets while it delays the connection.
+        since_s = max(self._protocol.head_since_s, self._protocol.last_byte_s, self._sent_s, self._muted_until_s)
+        return max(now_s - since_s, 0.0)
 
     async def answer(self, sent: asyncio.Future[memoryview], what: str, timeout_s: float) -> memoryview:
         """Wait for the response to a request of ``send`` as long as bytes move, because a slow link is not a dead one.
@@ -192,8 +194,9 @@ class Connection:
         return asyncio.get_running_loop().time() < self._muted_until_s
 
     def take_throttled_ms(self) -> int:
-        """Return the sum of the delays that the broker asked for since the last call."""
-        throttled_s, self._throttled_s = self._throttled_s, 0.0
+        """Return how long the broker has delayed this connection since the last call."""
+        left_s = max(self._muted_until_s - asyncio.get_running_loop().time(), 0.0)
+        throttled_s, self._throttled_s = self._throttled_s - left_s, left_s
         return round(throttled_s * 1000)
 
     async def unmuted(self) -> None:

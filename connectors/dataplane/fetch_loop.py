@@ -304,6 +304,7 @@ class FetchLoop:
         return self._by_key
 
     async def _fetch(self, connection: Connection, version: int) -> None:
+        await connection.unmuted()
         settings = self._settings
         request = self._session.request()
         limits = fetch_api.FetchLimits(
@@ -325,6 +326,7 @@ class FetchLoop:
             answer = await fetch_api.fetch(connection, version, body, limits.max_wait_ms)
         finally:
             self.is_waiting = False
+        connection.mute(answer.throttle_time_ms)
         fetched_bytes = sum(len(row.records) for row in answer.partitions)
         self._pause_s = self.placed * _QUIET_PAUSE_S if self._number == QUIET and fetched_bytes else 0.0
         if fetched_bytes:
@@ -339,8 +341,6 @@ class FetchLoop:
             raise RetriableError(f"fetch refused: {error_codes.code_name(answer.error_code)}")
         self._session.answered(answer.session_id)
         await self._hand_over(answer.partitions, named)
-        connection.mute(answer.throttle_time_ms)
-        await connection.unmuted()
 
     async def _hand_over(
         self, rows: Iterable[fetch_produce.FetchedPartition], named: Mapping[fetch_api.Key, PartitionCopier]

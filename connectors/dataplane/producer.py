@@ -358,8 +358,9 @@ class _LeaderPump:
             now_s = time.monotonic()
             self._pace.moved(size, now_s, is_idle=not self._in_flight_requests)
             self._turns.answered(sent_s, now_s, self._in_flight_requests + 1, size)
-        if answer is not None:
+        if answer is not None and answer.throttle_time_ms:
             self.connection.mute(answer.throttle_time_ms)
+            asyncio.get_running_loop().call_later(answer.throttle_time_ms / 1000, self._go_on)
         self._writer.settled(sent, self, answer, error)
         self._writer.offer(copier for copier, _ in sent if copier.has_unsent)
         self.pump()

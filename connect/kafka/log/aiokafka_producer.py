@@ -112,6 +112,8 @@ async def _bootstrap(client: Any, connection: ConnectionSettings) -> None:
                 client.cluster.update_metadata(await opened.send(MetadataRequest([])))
             finally:
                 opened.close()
+            if not client.cluster.brokers():
+                raise KafkaConnectionError("it knows no broker yet")
         except (OSError, KafkaError, TimeoutError) as error:
             failed.append(f"{format_address(host, port)}: {error!r}")
         else:

@@ -49,6 +49,21 @@ def connection() -> tuple[Connection, BrokerProtocol, Wire]:
 
 
 @in_virtual_time
+async def test_a_connection_that_a_quota_delays_does_not_count_as_stalled() -> None:
+    one, _, _ = connection()
+    sent = one.send(1, 12, [b"x"])
+    one.mute(60_000)
+    one.mute(40_000)
+    await asyncio.sleep(45)
+    assert one.is_muted and one.stalled_s == 0
+    assert one.take_throttled_ms() == 45_000
+    await asyncio.sleep(20)
+    assert not one.is_muted and one.stalled_s == pytest.approx(5)
+    assert one.take_throttled_ms() == 15_000, "the rest of the minute, once"
+    sent.cancel()
+
+
+@in_virtual_time
 async def test_a_slow_answer_is_waited_for_while_its_bytes_arrive() -> None:
     one, protocol, _ = connection()
     waiting = asyncio.create_task(one.answer(one.send(1, 12, [b"x"]), "a fetch", 30.0))

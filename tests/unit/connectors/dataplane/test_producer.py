@@ -57,11 +57,13 @@ class Broker:
     async def close(self) -> None:
         self.lose()
 
-    def refuse(self, code: int, base_offset: int = -1) -> None:
+    def refuse(self, code: int, base_offset: int = -1, throttle_ms: int = 0) -> None:
         """Answer the last request, one partition of a topic named on the wire as in version 12, with an error."""
         offset = base_offset.to_bytes(8, signed=True)
         row = (0).to_bytes(4) + code.to_bytes(2, signed=True) + offset + b"\xff" * 16 + b"\x01\x00\x00"
-        self.answers[-1].set_result(memoryview(b"\x02" + b"\x02t" + b"\x02" + row + b"\x00" + b"\x00" * 5))
+        self.answers[-1].set_result(
+            memoryview(b"\x02" + b"\x02t" + b"\x02" + row + b"\x00" + throttle_ms.to_bytes(4) + b"\x00")
+        )
 
 
 class Brokers:
@@ -169,6 +171,21 @@ async def test_what_waited_in_a_lost_connection_goes_out_over_the_next() -> None
         assert len(old.answers) == 1, "it waits for the socket, with nothing in flight"
         brokers.broker = Broker()
         old.lose()
+        await until(lambda: len(brokers.broker.answers) == 2)
+
+
+async def test_nothing_is_sent_while_a_quota_delays_the_connection() -> None:
+    first, second = copier("t"), copier("u", records=0)
+    brokers = Brokers(["t", "u"])
+    async with writing(brokers, first, second) as (writer, _):
+        await until(lambda: not second.faulted)
+        brokers.broker.refuse(0, base_offset=0, throttle_ms=60_000)
+        await until(lambda: not first.has_unsent and brokers.broker.is_muted)
+        take(second)
+        writer.offer([second])
+        await asyncio.sleep(0.01)  # the watch looks in between
+        assert len(brokers.broker.answers) == 1
+        brokers.broker.is_muted = False
         await until(lambda: len(brokers.broker.answers) == 2)
 
 

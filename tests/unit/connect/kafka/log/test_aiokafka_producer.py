@@ -138,3 +138,17 @@ async def test_a_start_that_is_cancelled_leaves_no_connection_open(monkeypatch: 
     assert starting.cancelled()
     await producer.stop()
     assert broker.open == 0
+
+
+async def test_a_broker_that_knows_no_broker_yet_does_not_start_a_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker(monkeypatch)
+    broker.lets_in.set()
+    producer = make_producer(SETTINGS, float("inf"))
+    producer.client.cluster.update_metadata = lambda _: None
+    starting = asyncio.ensure_future(producer.start())
+    await until(lambda: broker.unanswered, "it asks for metadata", 60)
+    broker.unanswered[-1].set_result(None)
+    with pytest.raises(aiokafka.errors.KafkaConnectionError, match=r"b:9092: .*knows no broker yet"):
+        await starting
+    await producer.stop()
+    assert broker.open == 0
