@@ -55,10 +55,10 @@ async def test_a_connection_that_a_quota_delays_does_not_count_as_stalled() -> N
     one.mute(60_000)
     one.mute(40_000)
     await asyncio.sleep(45)
-    assert one.is_muted and one.stalled_s == 0
+    assert (one.is_muted, one.stalled_s) == (True, 0)
     assert one.take_throttled_ms() == 45_000
     await asyncio.sleep(20)
-    assert not one.is_muted and one.stalled_s == pytest.approx(5)
+    assert (one.is_muted, round(one.stalled_s, 6)) == (False, 5)
     assert one.take_throttled_ms() == 15_000, "the rest of the minute, once"
     sent.cancel()
 
