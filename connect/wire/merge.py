@@ -24,6 +24,7 @@ def _fastest() -> ModuleType:
 
 
 rebase: ModuleType = _fastest()
+IS_COMPILED: Final = rebase is not in_python
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _CRC: Final = struct.Struct(">I")

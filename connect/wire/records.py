@@ -268,13 +268,12 @@ _ENCODERS: Final[dict[int, Callable[[bytes, int | None], bytes]]] = {
     1: lambda payload, level: gzip.compress(payload, 6 if level in (None, -1) else level, mtime=0),
     2: lambda payload, level: snappy_encode(payload),
     3: lambda payload, level: lz4_encode(payload, 0 if level in (None, _LZ4_DEFAULT) else level),
-    4: lambda payload, level: zstandard.ZstdCompressor(1 if level is None else level).compress(payload),
+    4: lambda payload, level: zstandard.ZstdCompressor(3 if level is None else level).compress(payload),
 }
 
 
 def compress(payload: bytes, codec: int, level: int | None = None) -> bytes:
-    """Compress the records of a batch; a ``level`` of None is Kafka's default, but 1 for zstd, where 3 takes twice the
-    CPU and what merging saves is more than what the level does."""
+    """Compress the records of a batch; a ``level`` of None is Kafka's default: 9 for lz4, 3 for zstd."""
     return _ENCODERS[codec](payload, level)
 
 

@@ -235,8 +235,8 @@ class SendQueue:
         return marks, self.producer.producer_id, self.producer.epoch, outgoing.base_sequence
 
     def _merge(self, parts: list[Outgoing]) -> Outgoing:
-        """Merge ``parts`` into one batch; if that fails, merge half of them and queue the others again. A region that
-        cannot be read is sent batch by batch."""
+        """Merge ``parts`` into one batch; if that fails, send the first alone, batch by batch if it is a region, and
+        queue the others again: of what follows less is merged."""
         first, before_bytes = parts[0], sum(len(part.batch) for part in parts)
         stamp = self._stamp_of(first)
         try:
@@ -244,10 +244,8 @@ class SendQueue:
             if len(merged) > self.max_message_bytes:
                 raise Unmergeable("the merged batch would be larger than the target accepts")
         except Unmergeable:
-            if half := len(parts) // 2:
-                self._queue.extendleft(reversed(parts[half:]))
-                return self._merge(parts[:half]) if half > 1 or self._merging.opens(first) else first
-            alone = apart(first)
+            self._merging.failed(parts)
+            alone = [*apart(first), *parts[1:]]
             self._queue.extendleft(reversed(alone[1:]))
             return alone[0]
         batches = sum(part.source_batches for part in parts if part.stamp is None)

@@ -272,14 +272,24 @@ def damaged(batch: bytes) -> bytes:
     return bytes(out)
 
 
-def test_what_is_too_large_to_be_opened_at_once_is_merged_by_halves() -> None:
+def test_what_is_too_large_to_be_opened_at_once_is_merged_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small batch may open to many MiB; what one merging costs is not paid for each of them."""
     machine, target = copier(), TargetPartition()
     value = b"v" * (MOST_OPENED_BYTES // 8)
     for offset in range(12):
         batch = bytearray(records.build([records.Record(0, 1_000, b"%d" % offset, value, [])], 4, 1, 1, 1))
         struct.pack_into(">q", batch, 0, offset)
         machine.take(fetched(bytes(batch)))
-    assert sent(machine, target) == [6, 6]
+    opened: list[bytes] = []
+    opener = records.open_payload
+
+    def noted(payload: bytes, *more: Any) -> bytes:
+        opened.append(payload)
+        return opener(payload, *more)
+
+    monkeypatch.setattr(records, "open_payload", noted)
+    assert sent(machine, target) == [1, 6, 5]
+    assert len(opened) == 8 + 6 + 5, "at the eighth of the first merging it is too much"
     assert offsets_of(target) == list(range(12))
 
 
