@@ -365,12 +365,12 @@ def _of_lag(facts: FlowFacts, *, is_explained: bool) -> Iterator[_Finding]:
 
 
 def _behind(facts: FlowFacts, *, is_explained: bool) -> _Finding:
-    lag, growth, quota = facts.lag, facts.lag.growth_per_s, _quota(facts)
+    lag, growth, about = facts.lag, facts.lag.growth_per_s, f"flow {facts.flow}"
     behind = f"is {counted(lag.records, 'record')} behind{_oldest(lag)}"
     most = "" if lag.furthest is None else f" Most wait in {lag.furthest}: {lag.furthest_records:,}."
     if is_explained:
         return _Finding(FlowWord.BEHIND, Urgency.WARNING, f"{behind}.{most}")
-    about, why, actions = f"flow {facts.flow}", f": {quota.about}" if quota else "", (quota,) if quota else ()
+    why, actions = _quota(facts)
     if growth is not None and growth <= -_LEAST_TREND:
         soon, rate = age_text(round(lag.records / -growth * 1000)), f"{-growth:,.0f} records a second"
         sentence = f"{behind}, and catches up in about {soon} at {rate}{why}."
@@ -390,13 +390,14 @@ def _behind(facts: FlowFacts, *, is_explained: bool) -> _Finding:
     return _Finding(FlowWord.BEHIND, Urgency.ERROR, falls_back, actions)
 
 
-def _quota(facts: FlowFacts) -> Action | None:
-    """Return what to do about the quota that delays the flow most; None if none delays it much."""
+def _quota(facts: FlowFacts) -> tuple[str, tuple[Action, ...]]:
+    """Return the end of a sentence on the quota that delays the flow most, and what to do; empty if none does much."""
     contact = facts.contact
     share, alias = max((contact.source.throttled, facts.flow.source), (contact.target.throttled, facts.flow.target))
     if share < _MUCH_THROTTLED:
-        return None
-    return Action(f"a quota of {alias} delays it {share:.0%} of the time", "raise it for the user of the flow")
+        return "", ()
+    action = Action(f"the quota of {alias}", "raise it for the user of the flow")
+    return f": a quota of {alias} delays it {share:.0%} of the time", (action,)
 
 
 def _all_well(facts: FlowFacts) -> str:

@@ -222,7 +222,7 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
         {"lag": SLOW, "contact": Contact(ClusterContact(True), ClusterContact(True, throttled=0.83))},
         """behind, error: us->eu is 120,000 records behind, the oldest 1 min 30 s old, and falls back by 250 records a
         second: a quota of eu delays it 83% of the time. Most wait in orders-3: 100,000.
-        Do: a quota of eu delays it 83% of the time: raise it for the user of the flow
+        Do: the quota of eu: raise it for the user of the flow
         Failover: A failover could start now, and copies what waits first. If us were lost now, 120,000 records of 2
         partitions not copied yet would be lost.""",
     ),
@@ -230,7 +230,7 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
         {"lag": BEHIND, "contact": Contact(ClusterContact(True, throttled=0.2), ClusterContact(True, throttled=0.1))},
         """behind, warning: us->eu is 120,000 records behind, the oldest 1 min 30 s old: a quota of us delays it 20% of
         the time. Most wait in orders-3: 100,000.
-        Do: a quota of us delays it 20% of the time: raise it for the user of the flow
+        Do: the quota of us: raise it for the user of the flow
         Failover: A failover could start now, and copies what waits first. If us were lost now, 120,000 records of 2
         partitions not copied yet would be lost.""",
     ),
