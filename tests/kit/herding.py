@@ -133,7 +133,7 @@ class Bench:
         return self.step(events.Request(self._requests, operation))
 
     def withdraw(self) -> list[Effect]:
-        """Whoever asked last waits no longer."""
+        """The last requester waits no longer."""
         return self.step(events.RequestWithdrawn(self._requests))
 
     def wrote(self, effects: Sequence[Effect]) -> list[Effect]:

@@ -268,7 +268,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class RequestWithdrawn:
-    """The requester waits no longer. A request that is still queued is dropped: running it later would surprise."""
+    """The requester waits no longer. A request that is still queued is dropped: running it later would surprise its
+    user."""
 
     id: int
 

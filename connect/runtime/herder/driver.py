@@ -38,6 +38,9 @@ _JOIN_AGAIN_S: Final = 1.0
 #: Longest time between ticks, which bounds the effect of a clock that jumps.
 _LONGEST_SLEEP_S: Final = 5.0
 _LEAVE_TIMEOUT_S: Final = 5.0
+#: Longest wait for the answer to a request: REST's limit, also for requests of the worker itself. What is begun later
+#: may undo what another leader has done since.
+_REQUEST_TIMEOUT_S: Final = 90.0
 #: Connectors that compute task configs at the same time.
 _COMPUTED_AT_ONCE: Final = 16
 #: A connector that takes longer no longer counts among them.
@@ -129,21 +132,38 @@ class HerderDriver:
         self._arrived.set()
 
     async def request(self, operation: Operation) -> Any:
-        """Pass a request to the herder and return its answer; raises the herder's refusal. If it is cancelled, the
-        request is withdrawn."""
+        """Pass a request to the herder and return its answer. If it is cancelled or takes too long, the request is
+        withdrawn.
+
+        Raises:
+            HeliographError: The herder refuses.
+            RetriableError: The worker is shutting down, or there was no answer within 90 s.
+        """
         if self.ended.done():
             raise RetriableError("Worker is shutting down")
-        number = next(self._ids)
+        request = events.Request(next(self._ids), operation)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._requests[number] = future
-        self.put(events.Request(number, operation))
+        self._requests[request.id] = future
+        self.put(request)
         try:
-            return await future
+            async with asyncio.timeout(_REQUEST_TIMEOUT_S) as timeout:
+                return await future
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            self._withdraw(request)
+            raise RetriableError("Request timed out") from None
         except asyncio.CancelledError:
-            self.put(events.RequestWithdrawn(number))
+            self._withdraw(request)
             raise
         finally:
-            self._requests.pop(number, None)
+            self._requests.pop(request.id, None)
+
+    def _withdraw(self, request: events.Request) -> None:
+        try:
+            self._events.remove(request)
+        except ValueError:
+            self.put(events.RequestWithdrawn(request.id))
 
     async def turn(self) -> None:
         """Return once all events queued before were handled."""

@@ -182,6 +182,35 @@ async def test_who_waits_no_longer_withdraws_the_request() -> None:
     await driver.stop()
 
 
+async def test_a_request_that_is_withdrawn_before_the_herder_sees_it_never_begins() -> None:
+    hold = asyncio.Event()
+    effect_handler = Effects(hold)
+    herder = Herder({events.RebalanceBegun: [events.StopWork(("lines",), ())]})
+    driver = driven(herder, effect_handler)
+    driver.rebalance_begun()
+    await until(lambda: "stopping" in effect_handler.done)
+    waiting = asyncio.create_task(driver.request(events.DeleteConnector("lines")))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    hold.set()
+    await driver.turn()
+    assert herder.heard == [events.RebalanceBegun()]
+    await driver.stop()
+
+
+@in_virtual_time
+async def test_a_request_of_the_worker_itself_is_withdrawn_after_90_s() -> None:
+    """Begun after minutes away from the group, it could start a connector that a failover has stopped."""
+    herder = Herder({})
+    driver = driven(herder, Effects())
+    with pytest.raises(RetriableError, match="timed out"):
+        await driver.request(events.PutConnector("lines", {}, TargetState.STARTED, True, "source"))
+    await driver.turn()
+    assert herder.heard[1:] == [events.RequestWithdrawn(1)]
+    await driver.stop()
+
+
 async def test_a_herder_that_raises_ends_the_worker_and_says_so() -> None:
     class Broken(Herder):
         def step(self, event: Event, now_ms: int) -> list[Effect]:
