@@ -48,6 +48,8 @@ WORKERS_BODY_ELEMENTS: Final = 1_000_000
 REQUEST_TIMEOUT_S: Final = 90.0
 #: Limit for requests that another worker sends: the HTTP client of Java's workers gives up after 30 s.
 WORKERS_TIMEOUT_S: Final = 25.0
+#: Limit for requests that were forwarded before: the worker in between still has time to pass on the answer.
+SECOND_HOP_TIMEOUT_S: Final = 20.0
 #: Java's message.
 _CONFLICT: Final = "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"
 _MAX_INT: Final = 2**31 - 1
@@ -130,6 +132,10 @@ def too_large(limit_bytes: int) -> BodyRefused:
     return BodyRefused(TOO_LARGE, f"The body of a request may have at most {limit_bytes} bytes.")
 
 
+class _LimitReached(Exception):
+    """The time limit of a request is over."""
+
+
 class Call:
     """A request as the endpoints see it. Raises BodyRefused (413) if its Content-Length exceeds ``limit_bytes``.
 
@@ -146,10 +152,15 @@ class Call:
         #: Who asks.
         self.caller: Caller = request.scope[CALLER]
         self._forwarder: Forwarder = request.app.state.forwarder
-        self._of_worker = of_worker or bool(request.query_params.get("forward", "").strip())
+        forward = request.query_params.get("forward", "").strip()
+        self._of_worker = of_worker or bool(forward)
         limits = request.app.state.limits
-        timeout_s: float = limits.workers_s if self._of_worker else limits.request_s
-        self._until_s = asyncio.get_running_loop().time() + timeout_s
+        if forward and not _is_true(forward):
+            self._timeout_s: float = limits.second_hop_s
+        else:
+            self._timeout_s = limits.workers_s if self._of_worker else limits.request_s
+        #: By the clock of the loop. Set when the herder is asked, because a body may take longer to arrive.
+        self._until_s: float | None = None
         self._body: bytes | None = None
 
     async def body(self) -> bytes:
@@ -197,21 +208,30 @@ class Call:
         )
 
     async def within_time(self, operation: Awaitable[T]) -> T:
-        """Wait for the herder until the time limit of the request.
+        """Wait for the herder until the time limit of the request, which begins with the first wait.
 
         Raises:
-            TimedOut: It is over; says what the worker is doing.
-            RestError: 409, it is over for another worker's request, because this worker is joining its group.
+            TimedOut: The time is over; says what the worker is doing.
+            RestError: 409, the time is over for another worker's request, and this worker is joining its group.
         """
+        try:
+            return await self._until_limit(operation)
+        except _LimitReached:
+            if self._of_worker and self.herder.is_rebalancing():
+                raise RestError(409, _CONFLICT) from None
+            raise TimedOut(self.herder.stage()) from None
+
+    async def _until_limit(self, operation: Awaitable[T]) -> T:
+        """Wait until the time limit of the request. Raises _LimitReached."""
+        if self._until_s is None:
+            self._until_s = asyncio.get_running_loop().time() + self._timeout_s
         try:
             async with asyncio.timeout_at(self._until_s) as timeout:
                 return await operation
         except TimeoutError:
             if not timeout.expired():
                 raise
-            if self._of_worker and self.herder.is_rebalancing():
-                raise RestError(409, _CONFLICT) from None
-            raise TimedOut(self.herder.stage()) from None
+            raise _LimitReached from None
 
     async def here_or_elsewhere(self, operation: Awaitable[T], respond: Callable[[T], Response]) -> Response:
         """Answer with the herder's result, or forward the request to the worker that the herder names."""
@@ -253,7 +273,10 @@ class Call:
             headers["authorization"] = authorization
         log.debug("forwarding %s %s to %s", self.request.method, path, elsewhere.url)
         sending = self._forwarder.send(self.request.method, url, await self.body() or None, headers)
-        answer = await (self.within_time(sending) if self._of_worker else sending)
+        try:
+            answer = await (self._until_limit(sending) if self._of_worker else sending)
+        except _LimitReached:
+            raise TimedOut(f"The worker at {elsewhere.url} did not answer in time.") from None
         location = {} if answer.location is None else {"location": self._absolute(urlsplit(answer.location).path)}
         return Response(answer.body, answer.status, location, media_type=JSON if answer.body else None)
 

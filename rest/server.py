@@ -34,7 +34,13 @@ from rest import errors, routes
 from rest.asgi_entry import AnswerHeaders, AsgiEntry, Flows, Guard, ManyHerders, OneHerder, TopOfFlows
 from rest.authentication import CERTIFICATE, GIVE_WAY, Authenticator, open_access
 from rest.other_workers import Forwarder
-from rest.request_handling import REQUEST_TIMEOUT_S, WORKERS_BODY_BYTES, WORKERS_TIMEOUT_S, BodyBudget
+from rest.request_handling import (
+    REQUEST_TIMEOUT_S,
+    SECOND_HOP_TIMEOUT_S,
+    WORKERS_BODY_BYTES,
+    WORKERS_TIMEOUT_S,
+    BodyBudget,
+)
 from rest.rest_config import Metrics, RestSettings, RestTls
 from rest.ui.router import Dashboard
 
@@ -66,6 +72,7 @@ class Limits:
 
     request_s: float = REQUEST_TIMEOUT_S
     workers_s: float = WORKERS_TIMEOUT_S
+    second_hop_s: float = SECOND_HOP_TIMEOUT_S
     health_s: float = HEALTH_TIMEOUT_S
 
 

@@ -217,7 +217,7 @@ class HerderApi(Protocol):
         ...
 
     def is_rebalancing(self) -> bool:
-        """Return whether requests wait until the worker has joined its group."""
+        """Return whether requests wait for a rebalance; False while the worker starts, and after it has stopped."""
         ...
 
     async def health(self) -> None:

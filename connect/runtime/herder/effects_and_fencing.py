@@ -147,7 +147,7 @@ class ZombieFence:
         key = (name, self.core.snapshot.task_generation(name))
         running = self._rounds.get(key)
         if running is None:
-            running = self._scope.spawn(self._round(name, config), f"fence {name}")
+            running = self._scope.spawn(self._round(name), f"fence {name}")
             self._rounds[key] = running
             running.add_done_callback(lambda done: self._ended(key, done))
         await asyncio.shield(running)
@@ -160,22 +160,25 @@ class ZombieFence:
         if not done.cancelled():
             done.exception()
 
-    async def _round(self, name: str, config: Mapping[str, str]) -> None:
+    async def _round(self, name: str) -> None:
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                while not await self._counted(name, config):
+                while not await self._counted(name):
                     pass
         except TimeoutError as error:
             raise RetriableError(
                 f"connector {name}: its older tasks were not fenced within {_TIMEOUT_S:.0f} s"
             ) from error
 
-    async def _counted(self, name: str, config: Mapping[str, str]) -> bool:
+    async def _counted(self, name: str) -> bool:
         """Fence older tasks and store how many there are now; return False if both must be repeated."""
         await self.config.read_to_end(_TIMEOUT_S)
         snapshot = self.core.snapshot
         if not snapshot.pending_fencing(name):
             return True
+        config = snapshot.connector_config(name)
+        if config is None:
+            raise NotFound(f"Connector {name} not found")
         generation, count = snapshot.task_generation(name), snapshot.task_count(name)
         before = snapshot.task_count_record(name)
         # One task before and one now: the new task's claim of the transactional id fences the old one.

@@ -98,7 +98,9 @@ class RuntimeHerder:
         return self.stages.sentence()
 
     def is_rebalancing(self) -> bool:
-        return self.core.mode is not HerderMode.MEMBER
+        if self.core.mode is HerderMode.MEMBER:
+            return self.core.rejoin
+        return self.core.mode in (HerderMode.AWAY, HerderMode.JOINING, HerderMode.RESOLVING)
 
     async def health(self) -> None:
         await self.started()
@@ -361,13 +363,15 @@ class RuntimeHerder:
         self._refer_to_leader()
         # A member that refuses, such as one that asks for another password, says nothing about the others.
         refused: HeliographError | None = None
-        limit_s = _JAVA_MEMBERS_S / max(len(self.core.java_urls), 1)
-        for url in self.core.java_urls:
+        now_s, urls = asyncio.get_running_loop().time, self.core.java_urls
+        ends_s = now_s() + _JAVA_MEMBERS_S
+        for number, url in enumerate(urls):
+            limit_s = (ends_s - now_s()) / (len(urls) - number)
             try:
                 async with asyncio.timeout(limit_s):
                     infos = await self.internal.validate(url, given["connector.class"], config)
             except TimeoutError:
-                refused = RetriableError(f"The worker at {url} did not validate the config within {limit_s:g} s.")
+                refused = RetriableError(f"The worker at {url} did not validate the config within {limit_s:.1f} s.")
             except HeliographError as error:
                 refused = error
             else:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from connect.core.herder_api import LoggerLevel, NotFound, RebalanceExpected, SourceOffset, Unhealthy
+from connect.core.herder_api import LoggerLevel, NotFound, NotLeader, RebalanceExpected, SourceOffset, Unhealthy
 from connect.core.model import RestartRequest, TargetState, TaskId
 from connect.kafka.concurrency import Scope
 from rest.rest_config import RestSettings
@@ -291,6 +291,30 @@ async def test_another_worker_gets_an_answer_before_its_client_gives_up() -> Non
             assert (await ask(server.ports[0], method, path)).json["message"] == "Request timed out"
     finally:
         await server.stop()
+
+
+@pytest.mark.parametrize(("second_hop_s", "is_late"), [(0.05, False), (60, True)])
+async def test_the_worker_in_between_passes_on_the_answer_of_the_last_or_says_that_it_is_late(
+    second_hop_s: float, is_late: bool
+) -> None:
+    assert Limits().second_hop_s + 5 <= Limits().workers_s
+    limits = Limits(request_s=60, workers_s=0.5, second_hop_s=second_hop_s)
+    servers = [RestServer(RestSettings((ANYWHERE,)), limits=limits) for _ in range(2)]
+    between, last = DictHerder(), DictHerder()
+    between.rebalancing, last.doing = True, "The last is busy."
+    last.hangs.add("delete_connector")
+    try:
+        for server, herder in zip(servers, (between, last), strict=True):
+            await server.start()
+            server.serve(herder)
+        url = f"http://127.0.0.1:{servers[1].ports[0]}/"
+        between.refusals["delete_connector"] = NotLeader("Only the leader", url)
+        answer = await ask(servers[0].ports[0], "DELETE", "/connectors/a?forward=true")
+        reason = f"The worker at {url} did not answer in time." if is_late else last.doing
+        assert (answer.status, answer.json["message"]) == (500, f"Request timed out. {reason}")
+    finally:
+        for server in servers:
+            await server.stop()
 
 
 async def test_the_api_documents_itself(port: int) -> None:

@@ -87,6 +87,24 @@ async def test_tasks_that_were_reconfigured_meanwhile_are_a_conflict() -> None:
     assert group.written == []
 
 
+async def test_older_tasks_are_fenced_with_the_newest_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group()
+    group.before = cast(Any, 2)
+    fence = fence_of(group)
+    fenced: list[object] = []
+
+    async def fence_tasks(name: str, config: object, tasks: int) -> None:
+        fenced.append(config)
+
+    async def read(timeout_s: float) -> None:
+        group.snapshot.connector_config = lambda name: {"name": name, "newer": "yes"}
+
+    monkeypatch.setattr(fence, "_fence_tasks", fence_tasks)
+    group.read_to_end = read  # type: ignore[method-assign]
+    await fence.fence("lines")
+    assert fenced == [{"name": "lines", "newer": "yes"}]
+
+
 async def test_without_tasks_to_fence_the_newest_are_counted() -> None:
     group = Group()
     stored = group.request

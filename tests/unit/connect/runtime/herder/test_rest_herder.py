@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
+from connect.core.herder.state import HerderMode
 from connect.core.herder_api import (
     BadRequest,
     ConfigInfos,
@@ -79,6 +80,18 @@ async def test_rights_that_a_fence_lacks_fail_the_task_that_asked_at_once(
 ) -> None:
     with pytest.raises(answered, match=str(error)):
         await refusing(error).fence_zombies("c", Signature(None, None, b""))
+
+
+def test_a_worker_that_starts_or_has_left_is_in_no_rebalance() -> None:
+    core = SimpleNamespace(mode=HerderMode.LOADING, rejoin=False)
+    herder = made(core=core)
+    seen = set()
+    for core.mode in HerderMode:
+        if herder.is_rebalancing():
+            seen.add(core.mode)
+    assert seen == {HerderMode.AWAY, HerderMode.JOINING, HerderMode.RESOLVING}
+    core.mode, core.rejoin = HerderMode.MEMBER, True
+    assert herder.is_rebalancing(), "it rejoins after its operation in progress"
 
 
 class OtherMembers:
