@@ -68,7 +68,7 @@ class Part(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Time limits of a request, of one that another worker sends, and of a health check."""
+    """Time limits of a request, of one that another worker sends, of one on its second hop, and of a health check."""
 
     request_s: float = REQUEST_TIMEOUT_S
     workers_s: float = WORKERS_TIMEOUT_S

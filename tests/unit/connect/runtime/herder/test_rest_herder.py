@@ -22,6 +22,7 @@ from connect.core.herder_api import (
 )
 from connect.runtime.herder import rest_herder
 from connect.runtime.herder.rest_herder import RuntimeHerder
+from tests.kit.virtual_time import in_virtual_time
 
 
 async def done() -> None: ...
@@ -147,6 +148,14 @@ async def test_a_java_member_that_hangs_leaves_time_for_others_and_the_answer(mo
         core.java_urls = urls
         with pytest.raises(RetriableError, match="java1/ did not validate"):
             await herder.validate("JavaSource", {"connector.class": "JavaSource"})
+
+
+@in_virtual_time
+async def test_java_members_share_the_time_that_those_before_them_left() -> None:
+    """The first answers at once, so the second has all of the 20 s."""
+    core = without_class(is_leader=True, java_urls=("http://java2/", "http://java1/"))
+    with pytest.raises(RetriableError, match=r"java1/ did not validate the config within 20\.0 s"):
+        await made(core=core, internal=OtherMembers(None)).validate("JavaSource", {"connector.class": "JavaSource"})
 
 
 async def test_who_follows_refers_to_the_leader_for_a_class_that_it_does_not_have() -> None:
