@@ -390,9 +390,14 @@ class LastRecords:
         places = {
             key: (one.source.offset, one.target.offset)
             for key, one in known.items()
-            # With a later one it may be an earlier record of the same contents: a cleaner has removed the last.
-            if one.source and one.target and one.is_same and not any(one.is_later)
+            if one.source and one.target and one.is_same
         }
+        # With a later one it may be an earlier record of the same contents: a cleaner has removed the last.
+        doubtful = {key: known[key] for key in places if any(known[key].is_later)}
+        if doubtful:
+            for seen in (await self._look(doubtful, False), await self._look(doubtful, True)):
+                for key in (key for key, one in seen.items() if len(one.offsets[0]) > 1):
+                    places.pop(key, None)
         moved = {one.key for one in self._moved if places.get(one.key) == (one.source_offset, one.target_offset)}
         asked = moved | {one.witness for one in self._moved if one.key in moved}
         for source, target, key in _out_of_order(sorted((*places[key], key) for key in asked if key in places)):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -10,6 +11,7 @@ from typing import Final
 import orjson
 
 from connect.api.policy import ReplicationPolicy
+from connect.core.errors import UnreadableRecord
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import in_turns
 from connectors.config.connector_configs import MirrorSourceSettings
@@ -25,6 +27,8 @@ from connectors.verification.state import TopicPair, Verified, recreated_topics
 _START_S: Final = 10.0
 #: A run that compared for less time says nothing on the speed.
 _LEAST_S: Final = 1.0
+#: Of a record that is decompressed.
+_MOST_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +59,10 @@ class LastVerification(Wired):
         known = VerifiedFacts(self.ended_ms, self.records, self.differences, self.unread, recreated=self.recreated)
         if lags is None:
             return known
-        offsets = partitions = 0
+        offsets, partitions, recreated = 0, 0, frozenset(self.recreated)
         async for one in in_turns(lags):
             if not policy.is_heartbeats_topic(one.topic):
-                new = self._new(one)
+                new = None if one.topic in recreated and one.position > 0 else self._new(one)
                 offsets, partitions = offsets + (new or 0), partitions + (new is None)
         is_known = self.offsets_s > 0 and not partitions
         rest_s = round(_START_S + offsets / self.offsets_s, 1) if is_known else -1.0
@@ -66,7 +70,7 @@ class LastVerification(Wired):
 
     def _new(self, one: PartitionLag) -> int | None:
         """Return how many offsets of a partition were copied since; None if it has copies and none was compared."""
-        of_topic = () if one.topic in self.recreated else self.verified_to.get(one.topic, ())
+        of_topic = self.verified_to.get(one.topic, ())
         to = of_topic[one.partition] if one.partition < len(of_topic) else -1
         if to >= 0:
             return max(one.position - to, 0)
@@ -96,14 +100,35 @@ def after_run(
     )
 
 
+def _packed(value: LastVerification) -> bytes:
+    """Compress a record: with ten thousand topics it stays below ``max.message.bytes``. All of a topic is together,
+    because that compresses best."""
+    topics = [(one, value.ids.get(one, ()), to) for one, to in value.verified_to.items()]
+    return zlib.compress(orjson.dumps((replace(value, verified_to={}, ids={}).to_wire(), topics)))
+
+
+def _unpacked(packed: bytes) -> LastVerification:
+    """Read a record. Raises UnreadableRecord."""
+    unpacker = zlib.decompressobj()
+    try:
+        value = unpacker.decompress(packed, _MOST_BYTES)
+        if not unpacker.eof:
+            raise UnreadableRecord(f"the record of the last verification is cut, or exceeds {_MOST_BYTES} bytes")
+        last, topics = orjson.loads(value)
+    except (ValueError, zlib.error) as error:
+        raise UnreadableRecord(f"the record of the last verification cannot be read: {error}") from error
+    verified_to, ids = {one: to for one, _, to in topics}, {one: known for one, known, _ in topics if known}
+    return replace(LastVerification.from_wire(last), verified_to=verified_to, ids=ids)
+
+
 #: In the partition of states, because that of :data:`connectors.verification.state.VERIFIED` may be long.
 LAST_RUN: Final[RecordKind[str, LastVerification]] = RecordKind(
     KeyKind.LAST_VERIFICATION,
     PARTITION_STATES.partition_key,
     lambda connector, _: text(connector),
     lambda reader: (reader.text(), ""),
-    lambda value: orjson.dumps(value.to_wire()),
-    lambda reader: LastVerification.from_wire(orjson.loads(reader.rest())),
+    _packed,
+    lambda reader: _unpacked(reader.rest()),
 )
 
 

@@ -11,12 +11,12 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from connect.core.errors import ConfigError, RetriableError
+from connect.core.errors import ConfigError, HeliographError, RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Scope, wall_ms
 from connect.kafka.log.topic_admin import Admin
@@ -112,7 +112,8 @@ class Verification:
         )
         self._running: deque[_Ranges] = deque()
         self._again: deque[tuple[_Ranges, int, RangePlan]] = deque()
-        self._unstored: dict[TopicPartition, Verified] = {}
+        #: None deletes what is stored.
+        self._unstored: dict[TopicPartition, Verified | None] = {}
         self._planning = asyncio.Lock()
         self._lost = 0
         self._numbers = 0
@@ -133,9 +134,15 @@ class Verification:
                 stored = {} if options.is_part else await self._records.load()
                 scopes, unread = await plan_partitions(self._settings, self._clusters, self._reader, stored, options)
         except TimeoutError:
+            if deadline_s is None:
+                raise
             return self._unplanned(stored, began_ms)
+        self._unstored |= _outdated(stored, scopes)
+        if not unread:  # what was not found is gone
+            found = {one.source for one in scopes}
+            self._unstored |= dict.fromkeys(one for one in stored if options.wants(one.topic) and one not in found)
         if self._options.is_full:  # a run that continues this one, if it is killed, finds nothing older
-            self._unstored = {one.source: one.verified for one in scopes}
+            self._unstored |= {one.source: one.verified for one in scopes}
             await self._store()
             self._options = replace(self._options, is_full=False)
         self._running = deque(_Ranges(one) for one in scopes)
@@ -167,9 +174,12 @@ class Verification:
         if not options.is_part and not (is_late and result.is_equal):
             known = [one.verified for one in scopes]
             known += [each for one, each in stored.items() if not options.wants(one.topic)]
-            before, offsets = (await self._last.load()).get("", LastVerification()), self._progress(everyone).offsets
-            is_whole = not options.topics and not is_late
-            await self._last.store({"": after_run(before, result, offsets, known, is_whole=is_whole)})
+            offsets, is_whole = self._progress(everyone).offsets, not options.topics and not is_late
+            try:
+                before = (await self._last.load()).get("", LastVerification())
+                await self._last.store({"": after_run(before, result, offsets, known, is_whole=is_whole)})
+            except HeliographError as error:  # the result is more than its record
+                log.warning("%s: status and metrics do not show this verification: %s", self._flow, error)
         return result
 
     def _unplanned(self, stored: dict[TopicPartition, Verified] | None, began_ms: int) -> VerificationResult:
@@ -371,6 +381,17 @@ class Verification:
             left_s=left * spent_s / offsets if offsets else -1.0,
             differences=sum(one.scope.verified.result.differences_total for one in everyone),
         )
+
+
+def _outdated(
+    stored: Mapping[TopicPartition, Verified], scopes: Sequence[PartitionScope]
+) -> dict[TopicPartition, Verified]:
+    """Return what begins again although more is stored: the results of a log that was recreated or truncated."""
+    return {
+        one.source: one.verified
+        for one in scopes
+        if not one.verified.result.verified_ms and stored.get(one.source) not in (None, one.verified)
+    }
 
 
 def _named(settings: ConnectionSettings) -> ConnectionSettings:

@@ -290,6 +290,20 @@ def test_a_tombstone_behind_what_is_compared_explains_a_key_that_is_gone() -> No
         assert found.differences_total == count
 
 
+def test_an_order_differs_although_the_keys_have_later_records() -> None:
+    """Unless a record is there twice: a cleaner may have removed the last."""
+    one, two, three = (Rec(key, key, NOW_MS) for key in (b"a", b"b", b"c"))
+    later = [Rec(b"a", b"9", NOW_MS), Rec(b"b", b"8", NOW_MS)]
+    for ours, theirs, count in (
+        ([one, two, three], [two, one, three], 1),
+        ([one, two, one, three], [two, one, three], 0),
+        ([one, two, three], [one, two, one, three], 0),
+    ):
+        end, copies = len(ours), ((0, len(theirs)),)
+        found = compare(log_of(ours + later), log_of(theirs), due=end, is_compacted=(True, True), copies=copies)
+        assert found.differences_total == count, found
+
+
 @pytest.mark.long
 def test_damage_is_named_in_many_more_schedules() -> None:
     check(range(600, 20_000))

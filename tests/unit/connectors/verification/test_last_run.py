@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from dataclasses import replace
 from typing import Any, cast
 from unittest.mock import MagicMock
@@ -10,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from connect.core.errors import RetriableError
+from connect.core.errors import RetriableError, UnreadableRecord
 from connect.core.wording import age_text
 from connect.kafka.cluster import ClusterMetadata, TopicMetadata
 from connectors.config.connector_configs import source_settings
@@ -59,6 +60,21 @@ def test_a_record_has_the_sums_of_a_run_and_where_each_partition_is() -> None:
     assert LastVerification(9, 11, 1, 1, 50.0, {"a": [-1, -1, 5], "b": [7]}, IDS) == WHOLE
     key, value = LAST_RUN.encode_key("us-eu", ""), LAST_RUN.encode_value(WHOLE)
     assert (LAST_RUN.decode_key(key), LAST_RUN.decode_value(value)) == (("us-eu", ""), WHOLE)
+
+
+def test_the_record_of_ten_thousand_topics_is_smaller_than_a_message_may_be() -> None:
+    """Whatever their names have in common: these have nothing."""
+    chance = random.Random(1)
+    topics = [chance.randbytes(20).hex() for _ in range(10_000)]
+    ids = {
+        one: [str(UUID(bytes=chance.randbytes(16))), f"us.{one}", str(UUID(bytes=chance.randbytes(16)))]
+        for one in topics
+    }
+    value = LAST_RUN.encode_value(LastVerification(9, verified_to={one: [10**9] for one in topics}, ids=ids))
+    assert len(value) < 1_000_000
+    assert LAST_RUN.decode_value(value).ids == ids
+    with pytest.raises(UnreadableRecord, match="is cut"):
+        LAST_RUN.decode_value(value[:-9])
 
 
 def test_a_run_of_some_topics_keeps_the_others_and_is_not_one_of_the_flow() -> None:

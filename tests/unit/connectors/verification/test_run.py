@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
-from unittest.mock import MagicMock
+from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 
-from connect.core.errors import RetriableError
+from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.topic_admin import Admin
 from connectors.config.mm2_properties import Flow, load
@@ -107,6 +107,49 @@ async def test_what_a_run_that_is_late_found_is_stored(
     assert not (await verification.run()).is_complete
     found = cast(LastVerification, last.values[""])
     assert (found.ended_ms, found.differences, found.verified_to) == (-1, 2, {"t": [6]})
+
+
+def scope_of(partition: int, topic_id: str, verified_ms: int = 0, differences: int = 0) -> Any:
+    part = PartitionResult("t", partition, "us.t", partition, 6, 0, 0, 0, 6, 9, verified_ms, (), differences)
+    source = TopicPartition("t", partition)
+    return MagicMock(verified=Verified(part, 6, topic_id, ""), source=source, first=0, offsets=0, failure="")
+
+
+@pytest.mark.parametrize("unread", [[], ["t-2: no leader"]])
+async def test_what_is_stored_of_logs_that_are_gone_or_recreated_does_not_stay(
+    verification: Verification, monkeypatch: pytest.MonkeyPatch, unread: list[str]
+) -> None:
+    last, scopes = stored(verification), [scope_of(0, "new"), scope_of(1, "new", 5)]
+    before = [scope_of(0, "old", 5, 2), scope_of(1, "new", 5), scope_of(2, "new", 5)]
+    values = {one.source: one.verified for one in before}
+    cast(Any, verification._records).values = values
+
+    async def planned(*_: object) -> tuple[list[Any], list[str]]:
+        return scopes, list(unread)
+
+    monkeypatch.setattr(run, "plan_partitions", planned)
+    monkeypatch.setattr(verification, "_next", AsyncMock(return_value=None))
+    assert (await verification.run()).is_equal
+    gone = {} if unread else {before[2].source: None}
+    assert values == {**{one.source: one.verified for one in (*scopes, before[2])}, **gone}
+    assert cast(LastVerification, last.values[""]).ids == {"t": ["new", "us.t", ""]}
+
+
+async def test_a_result_is_returned_although_its_record_is_not_stored(
+    verification: Verification, caplog: pytest.LogCaptureFixture
+) -> None:
+    stored(verification).errors.append(PermanentError("the record is too large"))
+    assert (await verification.run()).is_complete
+    assert "do not show this verification: the record is too large" in caplog.text
+
+
+async def test_a_timeout_of_another_kind_is_an_error(
+    verification: Verification, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(verification)
+    monkeypatch.setattr(run, "plan_partitions", AsyncMock(side_effect=TimeoutError("of a socket")))
+    with pytest.raises(TimeoutError, match="of a socket"):
+        await verification.run()
 
 
 def stored(verification: Verification) -> Stored:
