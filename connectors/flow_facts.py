@@ -229,7 +229,7 @@ class VerifiedFacts(Wired):
             count, here and below.
         new_partitions: Partitions with copies of which nothing was compared.
         rest_s: About how long a verification of all this would take; -1 if unknown.
-        recreated: Source topics that were recreated since, or whose copies were.
+        recreated: Source topics that were recreated since, or whose copies were; None if that is unknown.
     """
 
     ended_ms: int
@@ -239,7 +239,7 @@ class VerifiedFacts(Wired):
     new_offsets: int = -1
     new_partitions: int = 0
     rest_s: float = -1.0
-    recreated: tuple[str, ...] = ()
+    recreated: tuple[str, ...] | None = ()
 
 
 def verified_text(facts: VerifiedFacts, at_ms: int) -> str:

@@ -185,8 +185,8 @@ _VERIFIED: Final[Rows[VerifiedFacts]] = (
     ),
     (
         "flow_verified_recreated_topics",
-        "Topics that were recreated since, at the source or the target; -1 if none ended.",
-        lambda one, _: UNKNOWN if one.records < 0 else len(one.recreated),
+        "Topics that were recreated since, at the source or the target; -1 if none ended, or it is unknown.",
+        lambda one, _: UNKNOWN if one.records < 0 or one.recreated is None else len(one.recreated),
     ),
     (
         "flow_unverified_offsets",

@@ -100,6 +100,7 @@ class SparkSettings:
         java_home: The Java to run on; None if none is needed, as for a Spark Connect client.
         conf: The user's ``spark.*`` keys, which override all defaults.
         slices: Maximum number of slices; each needs a slot.
+        slices_key: The setting or option that says how many.
         java_options: More options for the driver's JVM.
         close_timeout_s: How long an orderly end may take; None for the default of its kind.
         hidden: Environment variables that hold secrets of the file and are withheld from Spark's processes.
@@ -111,6 +112,7 @@ class SparkSettings:
     java_options: str = ""
     close_timeout_s: float | None = None
     hidden: frozenset[str] = frozenset()
+    slices_key: str = "tasks.max"
 
     @property
     def kind(self) -> SparkKind:
@@ -178,8 +180,8 @@ class SparkSettings:
         """Return what to do if no slot becomes free."""
         wanted = f"{self.slices} slices need {self.slices} slots"
         if self.kind is SparkKind.CONNECT:
-            return f"{wanted}; give the Spark Connect server more cores, or lower tasks.max"
-        return f"{wanted}; add executors or cores (spark.cores.max, spark.executor.cores), or lower tasks.max"
+            return f"{wanted}; give the Spark Connect server more cores, or lower {self.slices_key}"
+        return f"{wanted}; add executors or cores (spark.cores.max, spark.executor.cores), or lower {self.slices_key}"
 
 
 def is_insecure(conf: Mapping[str, str]) -> bool:
@@ -235,6 +237,6 @@ def check_spark(settings: SparkSettings) -> None:
     key, raised = (_MASTER, f"local[{slices},4]") if settings.kind is SparkKind.LOCAL else (_CORES, f"{slices}")
     raise ConfigError(
         f"{slices} slices need {slices} Spark slots, but {key} = {settings.merged()[key]} has {slots}; "
-        f"raise it to {raised} or more, or lower tasks.max",
+        f"raise it to {raised} or more, or lower {settings.slices_key}",
         key=key,
     )

@@ -42,7 +42,8 @@ class LastVerification(Wired):
         offsets_s: Source offsets compared in a second, as last measured; 0 if unknown.
         verified_to: By topic and partition, below which source offset it is verified; -1 if it is not.
         ids: By source topic its id, its target topic, and the id of that, as in :class:`TopicPair`.
-        recreated: The source topics of which either log has another id now. It is found at each read.
+        recreated: The source topics of which either log has another id now, None if that is unknown. It is found
+            at each read.
     """
 
     ended_ms: int = -1
@@ -52,14 +53,14 @@ class LastVerification(Wired):
     offsets_s: float = 0.0
     verified_to: Mapping[str, Sequence[int]] = field(default_factory=dict)
     ids: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    recreated: tuple[str, ...] = ()
+    recreated: tuple[str, ...] | None = ()
 
     async def facts(self, lags: Iterable[PartitionLag] | None, policy: ReplicationPolicy) -> VerifiedFacts:
         """Return what is known with the positions of ``lags``, None if they are unknown."""
         known = VerifiedFacts(self.ended_ms, self.records, self.differences, self.unread, recreated=self.recreated)
         if lags is None:
             return known
-        offsets, partitions, recreated = 0, 0, frozenset(self.recreated)
+        offsets, partitions, recreated = 0, 0, frozenset(self.recreated or ())
         async for one in in_turns(lags):
             if not policy.is_heartbeats_topic(one.topic):
                 new = None if one.topic in recreated and one.position > 0 else self._new(one)

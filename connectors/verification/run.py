@@ -8,6 +8,7 @@ continued ends with the same report.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import time
 from collections import deque
@@ -285,6 +286,12 @@ class Verification:
             either: list[asyncio.Future[Any]] = [ticket.linked, job.finished]
             await asyncio.wait(either, timeout=_START_S, return_when="FIRST_COMPLETED")
             if not ticket.linked.done():
+                if not job.finished.done() and self._engine.may_be_full:
+                    settings = self._engine.settings
+                    raise RetriableError(
+                        f"Spark ({settings.place}) has run no task of the verification for {_START_S:.0f} s: its "
+                        f"executors may be starting, or there is no free slot: {settings.slots_advice()}"
+                    )
                 reason = "it did not connect" if not job.finished.done() else str(job.finished.exception() or "")
                 raise RetriableError(
                     f"Spark ran no task of the verification: {reason or 'it ended at once'}; see link.listener and "
@@ -437,9 +444,12 @@ async def verifying(
         links = LinkServer(link, leases, engine.code)
         try:
             await links.start()
-        except ConfigError:
+        except ConfigError as error:
+            if not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.EADDRINUSE:
+                raise
             links = LinkServer(link.with_free_port(), leases, engine.code)
             await links.start()
+            log.info("port %d is taken, so Spark tasks reach this verification at %s", link.port, links.address)
         closing.push_async_callback(links.stop)
         clusters = FlowClusters(
             Cluster(clients.source_admin(), flow.source),

@@ -41,31 +41,32 @@ class TopicPair(NamedTuple):
 
 async def recreated_topics(
     pairs: Collection[TopicPair], source: Cluster | None, target: Cluster | None
-) -> tuple[str, ...]:
-    """Return the source topics of pairs of which either has another id now. A cluster that is None or does not answer,
-    and a topic that is not there, say nothing."""
+) -> tuple[str, ...] | None:
+    """Return the source topics of pairs of which either has another id now. A topic that is not there says nothing.
+    None: none is known, and a cluster is None or does not answer."""
     here, there = await asyncio.gather(
         _ids_now(source, {one.source for one in pairs}), _ids_now(target, {one.target for one in pairs})
     )
     found = [
         one.source
         for one in pairs
-        if _is_another(here.get(one.source), one.source_id) or _is_another(there.get(one.target), one.target_id)
+        if _is_another(here, one.source, one.source_id) or _is_another(there, one.target, one.target_id)
     ]
-    return tuple(sorted(set(found)))
+    return None if not found and (here is None or there is None) else tuple(sorted(set(found)))
 
 
-async def _ids_now(cluster: Cluster | None, topics: Collection[str]) -> dict[str, str]:
+async def _ids_now(cluster: Cluster | None, topics: Collection[str]) -> dict[str, str] | None:
     if cluster is None or not topics:
-        return {}
+        return {} if cluster is not None else None
     try:
         known = (await cluster.metadata(topics)).topics
     except HeliographError:  # callers say it of what they need from there
-        return {}
+        return None
     return {one.name: str(one.topic_id) for one in known.values() if one.topic_id is not None and not one.error_code}
 
 
-def _is_another(now: str | None, before: str) -> bool:
+def _is_another(ids: Mapping[str, str] | None, topic: str, before: str) -> bool:
+    now = ids.get(topic, "") if ids is not None else ""
     return bool(now and before) and now != before
 
 

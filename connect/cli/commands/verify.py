@@ -66,6 +66,8 @@ def run_verify(arguments: VerifyArguments) -> int:
         raise ConfigError(f"{arguments.report} should end in {', '.join(_FORMS)}", "--report")
     if arguments.report is not None and not os.access(arguments.report.absolute().parent, os.W_OK):
         raise ConfigError(f"{arguments.report} cannot be written: check its folder", "--report")
+    if arguments.report is not None and arguments.report.is_dir():
+        raise ConfigError(f"{arguments.report} is a folder: name a file", "--report")
     for one in arguments.topics:
         try:
             re.compile(one)

@@ -105,7 +105,8 @@ def spark_for_verification(flow: Flow, tasks: int | None) -> tuple[int, SparkEng
         known = SparkSettings(None, conf)
         here = os.cpu_count() or 1
         tasks = min(known.slots() or 1, here) if known.kind is SparkKind.LOCAL else _cores(conf)
-    return tasks, _engine(SparkSettings(None, conf, slices=tasks, hidden=flow.config.secret_variables()))
+    hidden = flow.config.secret_variables()
+    return tasks, _engine(SparkSettings(None, conf, slices=tasks, hidden=hidden, slices_key="--tasks"))
 
 
 def _cores(conf: Mapping[str, str]) -> int:

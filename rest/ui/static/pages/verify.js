@@ -3,15 +3,18 @@ import { Badge, Command, Figure, Problem, Search, Table, api, count, duration, h
 
 const REFRESH_MS = 10000;
 const TOP = 50;
+/** Recreated topics that are named. */
+const NAMED = 5;
 
 const places = ({ source_offset: source, target_offset: target }) =>
   [source !== null && `source offset ${source}`, target !== null && `target offset ${target}`].filter(Boolean).join(", ");
 
 function Found({ row, recreated }) {
   const { differences, differences_total: total, explained } = row;
+  const isRecreated = recreated.includes(row.topic);
   return html`<div>
-    ${recreated.includes(row.topic) && html`<${Badge} tone="warn">recreated since<//> `}
-    ${total > 0 ? html`<${Badge} tone="bad">${count(total)} ${total === 1 ? "difference" : "differences"}<//>` : html`<${Badge} tone=${row.records ? "good" : "quiet"}>${row.records ? "the same" : "nothing to compare"}<//>`}
+    ${isRecreated && html`<${Badge} tone="warn">recreated since<//> `}
+    ${isRecreated && !total ? null : total > 0 ? html`<${Badge} tone="bad">${count(total)} ${total === 1 ? "difference" : "differences"}<//>` : html`<${Badge} tone=${row.records ? "good" : "quiet"}>${row.records ? "the same" : "nothing to compare"}<//>`}
     ${differences.length > 0 && html`<details><summary>Which records</summary><ul>${differences.map((one) => html`<li><b>${one.kind}</b>, ${places(one)}: ${one.what}</li>`)}
       ${total > differences.length && html`<li class="quiet">and ${count(total - differences.length)} more: the report of the command names them</li>`}</ul></details>`}
     ${explained.length > 0 && html`<details><summary>Not compared, and why</summary><ul>${explained.map((one) => html`<li>${one.side} offsets ${one.first} to ${one.last}: ${one.reason}${one.detail && ` (${one.detail})`}</li>`)}</ul></details>`}
@@ -21,12 +24,13 @@ function Found({ row, recreated }) {
 export default function Verify({ flow, live }) {
   const [search, setSearch] = useState("");
   const { data, error } = useAnswer(() => api.report(flow, "verification", { top: TOP, search }), [flow.name, search], REFRESH_MS);
+  const recreated = data?.recreated ?? [];
   const columns = [
     ["Source", (row) => `${row.topic}-${row.partition}`],
     ["Target", (row) => `${row.target_topic}-${row.target_partition}`],
     ["Verified to", (row) => row.verified_to, true],
     ["Records", (row) => count(row.records), true],
-    ["Result", (row) => html`<${Found} row=${row} recreated=${data.recreated ?? []} />`],
+    ["Result", (row) => html`<${Found} row=${row} recreated=${recreated} />`],
     ["Compared", (row) => (row.verified_ms > 0 ? time(row.verified_ms) : "not yet")],
   ];
   return html`<h1>Verify</h1>
@@ -44,6 +48,7 @@ export default function Verify({ flow, live }) {
         <${Figure} name="Last run">${data.newest_ms > 0 ? `${duration(Math.max(live.at_ms - data.newest_ms, 0))} ago` : "unknown"}<//>
         <${Figure} name="Oldest comparison">${time(data.verified_ms)}<//>
       </dl>
+      ${recreated.length > 0 && html`<p>Recreated since at the source or the target, so not verified: ${recreated.slice(0, NAMED).join(", ")}${recreated.length > NAMED && ` and ${count(recreated.length - NAMED)} more`}.</p>`}
       <${Search} label="Topic or partition" value=${search} onSearch=${setSearch} />
       <${Table} caption="Verified partitions" columns=${columns} rows=${data.partitions} empty="No verified partition has this name." />
       <p class="quiet">At most ${TOP}: most differences first, then those compared the longest ago.</p></section>`}`;

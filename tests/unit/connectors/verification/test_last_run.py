@@ -110,6 +110,8 @@ async def test_what_is_new_is_known_for_each_partition(
         ({"a": 1}, {"us.a": None}, ()),  # b is not there now, and brokers need not have ids
         (None, {"us.b": 3}, ("b",)),
         ({"b": 3}, RetriableError("no answer"), ("b",)),
+        ({"b": 1}, RetriableError("no answer"), None),
+        (None, {"us.b": 2}, None),
     ],
 )
 async def test_a_topic_of_which_either_log_has_another_id_was_recreated(
@@ -163,6 +165,7 @@ async def test_a_worker_shows_its_part_of_what_is_new() -> None:
                 "unverified_partitions": 1,
             },
         ),
+        (replace(WHOLE, recreated=None), {"verified_records": 11, "verified_recreated_topics": -1}),
     ):
         host.verified["us-eu"] = settings, last
         here = {TopicPartition(one.topic, one.partition): one for one in lags(b0=9, c0=1)}

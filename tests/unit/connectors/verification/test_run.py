@@ -12,11 +12,12 @@ from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 
-from connect.core.errors import PermanentError, RetriableError
+from connect.core.errors import ConfigError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.topic_admin import Admin
 from connectors.config.mm2_properties import Flow, load
 from connectors.formats.types import TopicPartition
+from connectors.spark.config import SparkSettings
 from connectors.verification import run
 from connectors.verification.last_run import LastVerification
 from connectors.verification.planning import FlowClusters, VerifyOptions
@@ -171,6 +172,32 @@ async def test_the_link_takes_another_port_than_a_mirror_on_this_machine(tmp_pat
         async with run.verifying(flow, engine, VerifyOptions(), MagicMock(), MagicMock()) as verification:
             address = verification._links.address
         assert address.host == "localhost" and address.port not in (0, port)
+
+
+async def test_a_link_that_cannot_be_opened_for_another_reason_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "mm2.properties"
+    servers = "us.bootstrap.servers = a:1\neu.bootstrap.servers = b:1\nlink.listener = 203.0.113.1:5\n"
+    file.write_text(f"clusters = us, eu\n{servers}us->eu.enabled = true\n")
+    with pytest.raises(ConfigError, match=r"203\.0\.113\.1:5: cannot listen there"):
+        async with run.verifying(
+            Flow(load(file), "us", "eu"), MagicMock(code=""), VerifyOptions(), MagicMock(), MagicMock()
+        ):
+            pass
+
+
+async def test_a_task_that_gets_no_slot_says_what_to_do(
+    verification: Verification, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    settings = SparkSettings(None, {"spark.master": "spark://a:1"}, slices=2, slices_key="--tasks")
+    job, ticket = MagicMock(finished=loop.create_future()), MagicMock(linked=loop.create_future())
+    start = AsyncMock(return_value=job)
+    verification._engine = MagicMock(settings=settings, may_be_full=True, start_job=start)
+    verification._links = MagicMock(expect=MagicMock(return_value=ticket))
+    monkeypatch.setattr(run, "_START_S", 0)
+    with pytest.raises(RetriableError, match=r"\(spark://a:1\) has run no task.* no free slot: 2 .* or lower --tasks"):
+        async with verification._opened():
+            pass
 
 
 async def test_what_could_not_be_stored_is_stored_later(verification: Verification) -> None:

@@ -46,6 +46,12 @@ def test_what_cannot_work_is_refused_before_anything_is_read(tmp_path: Path, mor
         run_verify(arguments(tmp_path, **more))
 
 
+def test_a_report_that_is_a_folder_is_refused(tmp_path: Path) -> None:
+    (folder := tmp_path / "reports.html").mkdir()
+    with pytest.raises(ConfigError, match="is a folder: name a file"):
+        run_verify(arguments(tmp_path, report=folder))
+
+
 class Engine:
     def begin(self) -> None: ...
 
