@@ -20,6 +20,9 @@ missing, and the target's is an older one. The keys that obey rule 1 tell which 
 An alignment finds the keys to look at, for a key whose records all have partners obeys rule 1. These keys are what is
 held in memory. If they are too many, all keys are looked at, a part of them (by hash) with each pass over both logs.
 
+Rule 2 of a key that has more behind the compared ends needs one thing else, that its last record is in each log once.
+A cleaner goes from a log's begin, so of two equal records the earlier one goes first, and one alone is the last.
+
 What this does not see: a record that is not its key's last, a tombstone that is gone with all before it, and a last
 record that follows itself.
 """

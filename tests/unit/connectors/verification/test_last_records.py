@@ -84,11 +84,12 @@ class Flow:
             self.read = offset + 1
 
     def _cleaned(self, log: Log, tombstones_to: int) -> list[Entry]:
-        """Clean up to some place: all that is superseded there, or some of it. A tombstone goes when nothing of its key
-        is left before it, at the source not before it is copied."""
+        """Clean up to some place: all that is superseded there, or the first of it. A tombstone goes when nothing of
+        its key is left before it, at the source not before it is copied."""
         chance = self.chance
         to = chance.randrange(log[-1][0] + 2) if log else 0
-        share = chance.choice((1.0, 1.0, 0.5))
+        # It goes from the log's begin: if it ends early, of each key the earliest are gone.
+        cleaned_to = chance.choice((to, to, chance.randrange(to + 1)))
         last = {one.key: offset for offset, one in log if offset < to}
         takes_tombstones = chance.random() < 0.5
         found: list[Entry] = []
@@ -101,7 +102,7 @@ class Flow:
                     # Not before what it deletes.
                     is_gone = one.key not in left and (not is_last or is_gone)
                 else:
-                    is_gone = not is_last and chance.random() < share
+                    is_gone = not is_last and offset < cleaned_to
                 if is_gone:
                     continue
             found.append((offset, one))
