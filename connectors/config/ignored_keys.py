@@ -11,13 +11,14 @@ from connect.core.config.client_settings import (
     ADMIN_KEYS,
     BOOTSTRAP_SERVERS,
     CONSUMER_KEYS,
+    IGNORED_SECURITY,
     PRODUCER_KEYS,
     SUPPORTED_SECURITY,
 )
 from connect.core.config.connector_access import ACCESS
-from connect.core.config.rest_settings import ADMIN_HTTPS_PREFIX, CLIENT_AUTH, HTTPS_PREFIX, REST_INTERNAL
+from connect.core.config.rest_settings import ADMIN_HTTPS_PREFIX, CLIENT_AUTH, EXTENSIONS, HTTPS_PREFIX, REST_INTERNAL
 from connect.core.config.security_settings import SECURITY, suites_notice
-from connect.core.config.worker_settings import IGNORED, WORKER
+from connect.core.config.worker_settings import CONVERTER_PREFIXES, IGNORED, WORKER, converter_notice
 from connectors.config.connector_configs import PRODUCER
 from connectors.config.definitions import CHECKPOINT, HEARTBEAT, SOURCE
 
@@ -42,16 +43,27 @@ def _names(text: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """What to say about a key: its kind, and the sentence without its subject."""
+    """What to say about a key: its kind, and the sentence without its subject. ``meant`` is the known name that is like
+    ``end``, which ends the key."""
 
     kind: NoticeKind
     text: str
+    end: str = ""
+    meant: str = ""
+
+    def of(self, key: str) -> IgnoredKey:
+        hint = f"; is {key.removesuffix(self.end)}{self.meant} meant?" if self.meant else ""
+        return IgnoredKey(key, self.kind, f"{key} {self.text}{hint}")
 
 
 _UNSUPPORTED: Final = _Word("unsupported", "is not supported yet and has no effect")
 _POINTLESS: Final = _Word(
     "pointless", "has no effect here: batches are copied unchanged or merged, in order, with acks=all"
 )
+_NO_EXTENSIONS: Final = _Word(
+    "pointless", "has no effect: only the public REST API has extensions; see dedicated.mode.enable.public.rest"
+)
+_NO_ADMIN: Final = _Word("pointless", "has no effect: a mirror serves loggers on listeners")
 _FORCED: Final = _Word("pointless", "has no effect: the copy keeps its own positions and needs no group")
 
 _CONNECTOR_KNOWN: Final = frozenset({*SOURCE.settings, *CHECKPOINT.settings, *HEARTBEAT.settings}) | {
@@ -79,13 +91,13 @@ _OF_CONNECTIONS: Final = _names(
     "client.id request.timeout.ms connections.max.idle.ms send.buffer.bytes receive.buffer.bytes"
 )
 #: Java uses these; we do not, or they have nothing to act on.
-_WORKER_UNSUPPORTED: Final = _names("plugin.path plugin.discovery rest.extension.classes") | (
+_WORKER_UNSUPPORTED: Final = _names(f"plugin.path plugin.discovery {EXTENSIONS}") | (
     ADMIN_KEYS - _OF_CONNECTIONS - WORKER.settings.keys()
 )
 _WORKER_KNOWN: Final = ADMIN_KEYS | WORKER.settings.keys()
 _WORKER_PREFIXES: Final = ("offset.storage.", "config.storage.", "status.storage.")
 _TOP_KNOWN: Final = REST_INTERNAL.settings.keys() | _names(
-    "dedicated.mode.enable.internal.rest dedicated.mode.enable.public.rest rest.extension.classes"
+    f"dedicated.mode.enable.internal.rest dedicated.mode.enable.public.rest {EXTENSIONS}"
 )
 
 _CLIENT_SUPPORTED: Final = {
@@ -113,17 +125,20 @@ _CLIENT_POINTLESS: Final = {
 }
 
 
-def notices(props: Mapping[str, str], clusters: Sequence[str]) -> list[IgnoredKey]:
+def notices(props: Mapping[str, str], clusters: Sequence[str], *, public_rest: bool) -> list[IgnoredKey]:
     """Return a notice for every key that needs one, in order."""
-    found = ((key, _word(key, value, clusters)) for key, value in props.items())
-    return [IgnoredKey(key, word.kind, f"{key} {word.text}") for key, word in found if word is not None]
+    found = (
+        (key, _NO_EXTENSIONS if key == EXTENSIONS and not public_rest else _word(key, value, clusters))
+        for key, value in props.items()
+    )
+    return [word.of(key) for key, word in found if word is not None]
 
 
 def connector_notices(props: Mapping[str, str]) -> list[IgnoredKey]:
     """Return notices for one connector's config, as REST takes it."""
     keys = [key for key in props if not key.startswith(("spark.", "config.providers")) and not _is_of_file(key, props)]
     found = ((key, _of_flow(key) or _of_suites(key, props[key])) for key in keys)
-    return [IgnoredKey(key, word.kind, f"{key} {word.text}") for key, word in found if word is not None]
+    return [word.of(key) for key, word in found if word is not None]
 
 
 def _is_of_file(key: str, props: Mapping[str, str]) -> bool:
@@ -167,9 +182,10 @@ def _place(key: str, clusters: Sequence[str]) -> _Word | None:
 def _of_all(key: str, clusters: Sequence[str]) -> _Word | None:
     if key in _TOP_KNOWN or key in ACCESS:
         return None
-    for prefix in (ADMIN_HTTPS_PREFIX, HTTPS_PREFIX):
-        if key.startswith(prefix):
-            return _of_listener(key.removeprefix(prefix))
+    if key == "admin.listeners" or key.startswith(ADMIN_HTTPS_PREFIX):
+        return _NO_ADMIN
+    if key.startswith(HTTPS_PREFIX):
+        return _of_listener(key.removeprefix(HTTPS_PREFIX))
     if key in IGNORED:
         return _Word("pointless", IGNORED[key])
     if key in _FLOW_ONLY or (_client_kind(key) is not None and key not in _CONNECTOR_KNOWN):
@@ -200,7 +216,7 @@ def _of_cluster(rest: str) -> _Word | None:
         return _Word("pointless", IGNORED[rest])
     if rest in _WORKER_KNOWN or rest.startswith(_WORKER_PREFIXES) or _is_connection(rest):
         return _of_connection(rest)
-    return _unknown(rest, _WORKER_KNOWN)
+    return _of_converter(rest) if rest.startswith(CONVERTER_PREFIXES) else _unknown(rest, _WORKER_KNOWN)
 
 
 def _of_flow(rest: str) -> _Word | None:
@@ -255,15 +271,22 @@ def _of_connector(key: str) -> _Word | None:
         return _UNSUPPORTED
     if key in _CONNECTOR_KNOWN or key.startswith(("spark.", *_OF_TRANSFORMS)):
         return None
-    return _unknown(key, _CONNECTOR_KNOWN)
+    return _of_converter(key) if key.startswith(CONVERTER_PREFIXES) else _unknown(key, _CONNECTOR_KNOWN)
+
+
+def _of_converter(key: str) -> _Word | None:
+    text = converter_notice(key)
+    return None if text is None else _Word("pointless", text)
 
 
 def _of_connection(key: str) -> _Word | None:
-    return _UNSUPPORTED if key in SECURITY.settings and key not in SUPPORTED_SECURITY else None
+    return _UNSUPPORTED if key in IGNORED_SECURITY else None
 
 
 def _of_listener(key: str) -> _Word | None:
-    return _of_connection(key) if key in SECURITY.settings or key == CLIENT_AUTH else _unknown(key, _WORKER_KNOWN)
+    if key in SECURITY.settings:
+        return None if key in SUPPORTED_SECURITY else _UNSUPPORTED
+    return None if key == CLIENT_AUTH else _unknown(key, _WORKER_KNOWN)
 
 
 def _is_connection(key: str) -> bool:
@@ -277,4 +300,4 @@ def _client_kind(key: str) -> str | None:
 
 def _unknown(key: str, known: frozenset[str]) -> _Word:
     close = get_close_matches(key, known, 1, 0.8)
-    return _Word("unknown", "is not known and has no effect" + "".join(f"; is {name} meant?" for name in close))
+    return _Word("unknown", "is not known and has no effect", key, "".join(close))

@@ -346,7 +346,7 @@ class MirrorMakerConfig:
 
     def key_notices(self) -> list[IgnoredKey]:
         """Return the :meth:`notices` that follow from keys alone, whether values are valid or not."""
-        return notices(self.raw, self.clusters)
+        return notices(self.raw, self.clusters, public_rest=self.public_rest)
 
     def secret_variables(self) -> frozenset[str]:
         """Return the environment variables that the file refers to: no other process needs them."""
@@ -362,7 +362,7 @@ class MirrorMakerConfig:
         forgiven = [
             IgnoredKey(text.partition(" ")[0], "forgiven", text) for text in dict.fromkeys([*self._warnings, *of_flows])
         ]
-        return forgiven + self._circles() + notices(self.raw, self.clusters)
+        return forgiven + self._circles() + self.key_notices()
 
     def _circles(self) -> list[IgnoredKey]:
         """Find flows in both directions whose names do not say where a topic came from (Java says nothing)."""

@@ -296,3 +296,19 @@ REFUSED_SECURITY: Final = frozenset(
 CONSUMER_KEYS: Final = frozenset(CONSUMER.settings) - frozenset(CONNECTION_KEYS)
 PRODUCER_KEYS: Final = frozenset(PRODUCER.settings) - frozenset(CONNECTION_KEYS)
 ADMIN_KEYS: Final = frozenset(ADMIN.settings) - frozenset(CONNECTION_KEYS)
+
+#: The keys of a connector's producer that are used, besides those of the connection.
+PRODUCER_USED: Final = PRODUCER.only(
+    "acks",
+    "batch.size",
+    "compression.type",
+    "delivery.timeout.ms",
+    "enable.idempotence",
+    "linger.ms",
+    "max.request.size",
+    "metadata.max.age.ms",
+    "retry.backoff.ms",
+    "transaction.timeout.ms",
+)
+#: Security keys that are read by no client and refused by none.
+IGNORED_SECURITY: Final = SECURITY.settings.keys() - SUPPORTED_SECURITY - REFUSED_SECURITY

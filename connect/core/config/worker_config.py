@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Final, Literal, Self
 
-from connect.core.config.client_settings import ADMIN, CLIENTS, SUPPORTED_SECURITY
+from connect.core.config.client_settings import ADMIN, CLIENTS, IGNORED_SECURITY, PRODUCER_USED
 from connect.core.config.config_def import Read, Values
 from connect.core.config.properties import NOTHING, ConfigTransformer, Properties, ProviderFactory
 from connect.core.config.rest_settings import (
@@ -20,8 +20,8 @@ from connect.core.config.rest_settings import (
     parse_listener,
     serves_others,
 )
-from connect.core.config.security_settings import SECURITY, suites_notice
-from connect.core.config.worker_settings import IGNORED, WORKER, WORKER_PREFIXES
+from connect.core.config.security_settings import suites_notice
+from connect.core.config.worker_settings import IGNORED, WORKER, WORKER_PREFIXES, converter_notice
 from connect.core.errors import ConfigError
 from connect.core.model import NewTopic
 
@@ -303,6 +303,9 @@ def ineffective(props: Mapping[str, str]) -> Iterator[str]:
         suites = suites_notice(key, value)
         if suites is not None:
             yield f"{key} {suites}"
+        schema = converter_notice(key)
+        if schema is not None:
+            yield f"{key} {schema}"
         if key.startswith(("internal.key.converter", "internal.value.converter")):
             yield f"{key} has no effect: internal converters are JsonConverter without schemas"
         elif key in ("plugin.path", "plugin.discovery"):
@@ -311,7 +314,7 @@ def ineffective(props: Mapping[str, str]) -> Iterator[str]:
             yield f"{key} {IGNORED[key]}"
         elif key.startswith(_CLIENT_PREFIXES) and key not in WORKER and not key.startswith(ADMIN_HTTPS_PREFIX):
             yield from _of_client(key)
-        elif key in ADMIN and (key not in WORKER or key in SECURITY.settings.keys() - SUPPORTED_SECURITY):
+        elif key in ADMIN and (key not in WORKER or key in IGNORED_SECURITY):
             yield f"{key} is not supported yet and has no effect"
         elif key not in WORKER and not key.startswith(WORKER_PREFIXES):
             yield f"{key} is not known and has no effect{_meant(key, WORKER.settings)}"
@@ -323,11 +326,15 @@ def _of_client(key: str) -> Iterator[str]:
     known = CLIENTS[kind].settings
     if name == "interceptor.classes":
         yield f"{key} has no effect: Java classes cannot be loaded here"
+    elif kind == "producer" and name in PRODUCER_USED:
+        return
     elif name in IGNORED:
         yield f"{key} {IGNORED[name]}"
-    elif name not in known and name not in SECURITY:
-        yield f"{key} is not known and has no effect{_meant(name, known)}"
+    elif name in IGNORED_SECURITY or (name in ADMIN and name not in WORKER):
+        yield f"{key} is not supported yet and has no effect"
+    elif name not in known:
+        yield f"{key} is not known and has no effect{_meant(name, known, f'{kind}.')}"
 
 
-def _meant(key: str, known: Iterable[str]) -> str:
-    return "".join(f"; is {name} meant?" for name in get_close_matches(key, known, 1, 0.8))
+def _meant(key: str, known: Iterable[str], prefix: str = "") -> str:
+    return "".join(f"; is {prefix}{name} meant?" for name in get_close_matches(key, known, 1, 0.8))

@@ -236,6 +236,8 @@ OWN: Final = ConfigDef.of(
 
 #: Every setting of a distributed worker.
 WORKER: Final = _CLIENT | _CONVERTERS | _WORK | _PLUGINS | _METRICS | _GROUP | _STORAGE | REST | SECURITY | OWN
+#: Keys with these prefixes are those of a converter.
+CONVERTER_PREFIXES: Final = ("key.converter.", "value.converter.", "header.converter.")
 #: Keys with these prefixes are passed on to clients, topics, plugins or listeners.
 WORKER_PREFIXES: Final = (
     "producer.",
@@ -245,9 +247,7 @@ WORKER_PREFIXES: Final = (
     "offset.storage.",
     "status.storage.",
     "config.providers.",
-    "key.converter.",
-    "value.converter.",
-    "header.converter.",
+    *CONVERTER_PREFIXES,
     "listeners.https.",
     "admin.listeners.https.",
     "connector.client.config.override.",
@@ -277,3 +277,9 @@ _INSTEAD: Final[Mapping[str, str]] = {
     "socket.connection.setup.timeout.ms": _SETUP,
 }
 IGNORED: Final[Mapping[str, str]] = {key: f"has no effect: {instead}" for key, instead in _INSTEAD.items()}
+
+
+def converter_notice(key: str) -> str | None:
+    """Return why a key of a converter has no effect, without its subject; None if it has one."""
+    is_schema = key.startswith(CONVERTER_PREFIXES) and key.endswith(".converter.schema.content")
+    return "has no effect: it is for sinks, which do not run here" if is_schema else None

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from connect.core.config.client_settings import CLIENTS, OverridePolicy
+from connect.core.config.client_settings import PRODUCER_USED, OverridePolicy
 from connect.core.config.config_def import Read, Values
 from connect.core.config.worker_config import ClientKind, WorkerConfig
 from connect.core.errors import ConfigError
@@ -20,19 +20,6 @@ _CONNECT_DEFAULTS: Final[Mapping[str, str]] = {
     "delivery.timeout.ms": str(2**31 - 1),
     "enable.idempotence": "false",
 }
-#: The producer keys that are used, besides the keys of the connection.
-_USED_KEYS: Final = CLIENTS["producer"].only(
-    "acks",
-    "batch.size",
-    "compression.type",
-    "delivery.timeout.ms",
-    "enable.idempotence",
-    "linger.ms",
-    "max.request.size",
-    "metadata.max.age.ms",
-    "retry.backoff.ms",
-    "transaction.timeout.ms",
-)
 
 
 @dataclass(frozen=True)
@@ -96,7 +83,7 @@ def producer_settings(
 
     With a transactional id, keys that would break exactly-once have no effect, as in Java.
     """
-    values = _USED_KEYS.parse({**_CONNECT_DEFAULTS, **client_props(config, connector, "producer")})
+    values = PRODUCER_USED.parse({**_CONNECT_DEFAULTS, **client_props(config, connector, "producer")})
     settings = ProducerSettings(client_connection(config, connector, "producer", who), values, transactional_id)
     if settings.idempotent and settings.acks != -1:
         raise ConfigError(f"producer of {who}: acks is {settings.acks}, but an idempotent producer needs all", "acks")

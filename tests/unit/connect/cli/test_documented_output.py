@@ -70,7 +70,9 @@ CHECKED: Final = CheckReport(
             line=4,
         ),
         CheckFinding(
-            Level.WARNING, "us->eu.use.defaults.fom is not known and has no effect; is use.defaults.from meant?", line=7
+            Level.WARNING,
+            "us->eu.use.defaults.fom is not known and has no effect; is us->eu.use.defaults.from meant?",
+            line=7,
         ),
     ),
 )

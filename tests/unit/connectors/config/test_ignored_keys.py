@@ -41,8 +41,10 @@ def notices(*lines: str) -> list[tuple[str, str, str]]:
         "us->eu.spark.executor.memory = 1g",
         "lease.ms = 4000",
         "listeners.https.ssl.keystore.location = x",
-        "admin.listeners.https.ssl.client.auth = required",
-        "rest.extension.classes = x",
+        "dedicated.mode.enable.public.rest = true\nrest.extension.classes = x",
+        "us->eu.value.converter.schemas.enable = false",
+        "key.converter.converter.encoding = UTF-16",
+        "us.security.protocol = SASL_SSL\nus.sasl.client.callback.handler.class = x",
         "admin.timeout.ms = 5000",
         "us->eu.admin.timeout.ms = 5000",
         "us->eu.producer.override.compression.type = zstd",
@@ -80,7 +82,12 @@ def test_keys_that_are_heeded_or_switched_off_are_not_named(line: str) -> None:
         ("reconnect.backoff.ms = 5", "pointless", "with a built-in backoff"),
         ("us.ssl.cipher.suites = TLS_AES_256_GCM_SHA384", "risky", "TLS_CHACHA20_POLY1305_SHA256 may be used too"),
         ("ssl.cipher.suites = TLS_AES_256_GCM_SHA384", "risky", "TLS_CHACHA20_POLY1305_SHA256 may be used too"),
-        ("ssl.provider = X", "unsupported", "is not supported yet"),
+        ("ssl.protocol = X", "unsupported", "is not supported yet"),
+        ("admin.listeners = http://:1", "pointless", "a mirror serves loggers on listeners"),
+        ("admin.listeners.https.ssl.client.auth = none", "pointless", "a mirror serves loggers on listeners"),
+        ("rest.extension.classes = x", "pointless", "only the public REST API has extensions"),
+        ("us->eu.value.converter.schema.content = {}", "pointless", "it is for sinks, which do not run here"),
+        ("listeners.https.ssl.keystore.locaton = x", "unknown", "is listeners.https.ssl.keystore.location meant?"),
         ("us.security.providers = x.Y", "unsupported", "is not supported yet"),
         ("security.providers = x.Y", "unsupported", "is not supported yet"),
         ("us.default.api.timeout.ms = 5", "unsupported", "is not supported yet"),
@@ -101,9 +108,9 @@ def test_keys_that_are_heeded_or_switched_off_are_not_named(line: str) -> None:
         ("us->eu.security.protocol = SSL", "misplaced", "set it for a cluster"),
         ("ap.bootstrap.servers = x:1", "unknown", "clusters does not name 'ap'"),
         ("task.max = 3", "unknown", "is tasks.max meant?"),
-        ("us->eu.tpics = x", "unknown", "is topics meant?"),
+        ("us->eu.tpics = x", "unknown", "is us->eu.topics meant?"),
         ("us.bootstrap.server = x", "unknown", "is not known"),
-        ("us.consumer.isolation.levl = x", "unknown", "is isolation.level meant?"),
+        ("us.consumer.isolation.levl = x", "unknown", "is us.consumer.isolation.level meant?"),
         ("something.else = 1", "unknown", "is not known and has no effect"),
         ("topics = a,b,a", "forgiven", "using a,b"),
     ],
@@ -123,8 +130,8 @@ def test_a_cluster_named_twice_is_forgiven() -> None:
 
 
 def test_notices_come_once_and_in_the_files_order() -> None:
-    found = notices("zzz = 1", "ssl.provider = x", "aaa = 1", "topics = a,a")
-    assert [key for key, _, _ in found] == ["topics", "zzz", "ssl.provider", "aaa"]
+    found = notices("zzz = 1", "ssl.protocol = x", "aaa = 1", "topics = a,a")
+    assert [key for key, _, _ in found] == ["topics", "zzz", "ssl.protocol", "aaa"]
 
 
 def test_no_value_is_ever_repeated() -> None:

@@ -50,6 +50,6 @@ def test_a_worker_file_that_has_one_is_told(key: str) -> None:
     assert f"{key} {IGNORED[key]}" in WorkerConfig.parse({**SMALLEST, key: value}).warnings
 
 
-@pytest.mark.parametrize("key", ["ssl.provider", "security.providers", "retries", "sasl.login.connect.timeout.ms"])
+@pytest.mark.parametrize("key", ["ssl.protocol", "security.providers", "retries", "sasl.login.connect.timeout.ms"])
 def test_a_worker_file_with_a_key_that_is_not_supported_is_warned_of(key: str) -> None:
     assert f"{key} is not supported yet and has no effect" in WorkerConfig.parse({**SMALLEST, key: "9"}).warnings
