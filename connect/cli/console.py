@@ -123,9 +123,13 @@ def configure_logging(level: str = "INFO", form: str = "text") -> None:
         logging.getLogger(name).setLevel("INFO" if level == "DEBUG" else "WARNING")
 
 
-def checked_log_options(level: str, form: str) -> tuple[str, str]:
-    """Return the values of ``--log-level`` and ``--log-format``. Raises ConfigError for an unknown word."""
-    for option, word, known in (("--log-level", level, _LOG_LEVELS), ("--log-format", form, tuple(_FORMATTERS))):
+def checked_log_options(level: str, form: str | None) -> tuple[str, str]:
+    """Return the values of ``--log-level`` and ``--log-format``, of which None is that of the environment.
+
+    Raises ConfigError for an unknown word."""
+    named = "--log-format" if form is not None else _FORMAT_VARIABLE
+    form = form or os.environ.get(_FORMAT_VARIABLE) or "text"
+    for option, word, known in (("--log-level", level, _LOG_LEVELS), (named, form, tuple(_FORMATTERS))):
         if word not in known:
             raise ConfigError(f"{option} is '{word}'. Use one of {', '.join(known)}", option)
     return level, form
@@ -270,7 +274,7 @@ def add_general_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log-format",
         choices=tuple(_FORMATTERS),
-        default=checked_log_options("INFO", os.environ.get(_FORMAT_VARIABLE, "text"))[1],
+        default=checked_log_options("INFO", None)[1],
         help=f"Log lines as text or JSON (default ${_FORMAT_VARIABLE}, or text).",
     )
     parser.add_argument("--version", action="version", version=version_line(), help="Print the version and exit.")

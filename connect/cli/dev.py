@@ -18,7 +18,7 @@ import typer
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.model import FACTOR_KEYS
 from connect.embedded import cluster_config
-from connect.embedded.brokers import KafkaCluster, PortInUse
+from connect.embedded.brokers import KafkaCluster
 
 _CHECK_S: Final = 0.5
 _HIGHEST_PORT: Final = 65_535
@@ -57,6 +57,10 @@ def dev(
             asyncio.run(_create(started[0], [name.strip() for name in topics.split(",") if name.strip()]))
             print(properties({cluster.name: cluster.bootstrap for cluster in started}, f"http://localhost:{rest_port}"))
             print("# Save the lines above as mm2.properties, then: heliograph mirror mm2.properties")
+            if not cluster_config.is_free(rest_port):
+                print(
+                    f"# Port {rest_port}, for REST, is in use: a mirror of this file runs, or change listeners above."
+                )
             for cluster in started:
                 pids = ", ".join(str(node.pid) for node in cluster.nodes)
                 print(f"# Brokers of {cluster.name}: process {pids}")
@@ -104,16 +108,12 @@ def _aliases(clusters: str) -> list[str]:
 
 
 def _rest_port(port_base: int | None, clusters: int, nodes: int) -> int:
-    """Return where a mirror of the printed file serves REST. Raises ConfigError or PortInUse."""
+    """Return where a mirror of the printed file serves REST. Raises ConfigError."""
     if port_base is None:
         return cluster_config.choose(1)[0]
     port = port_base + clusters * nodes
     if port > _HIGHEST_PORT:
         raise ConfigError(f"--port-base {port_base} leaves too few ports for {clusters} clusters of {nodes} nodes")
-    if not cluster_config.is_free(port):
-        raise PortInUse(
-            f"port {port}, for the REST API of a mirror, is in use. Choose another --port-base or stop its process."
-        )
     return port
 
 

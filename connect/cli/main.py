@@ -426,7 +426,7 @@ def mirror(
     as_json: Annotated[bool, typer.Option("--json", help="With --print: print JSON.")] = False,
     log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
     log_format: Annotated[
-        str | None, typer.Option(help="Log lines as text or json.", envvar="HELIOGRAPH_LOG_FORMAT")
+        str | None, typer.Option(help="Log lines as text or json (default $HELIOGRAPH_LOG_FORMAT, or text).")
     ] = None,
 ) -> None:
     """Mirror every enabled flow of a file until SIGTERM or Ctrl-C, like connect-mirror-maker.
@@ -435,7 +435,7 @@ def mirror(
 
     Exit codes: 0 stopped cleanly, 1 an error."""
     program = f"{PROGRAM} mirror"
-    configure_logging(*checked_log_options(log_level, log_format or "text"))
+    configure_logging(*checked_log_options(log_level, log_format))
     if resource is not None:
         if file is not None or clusters:
             raise ConfigError("-f takes no other file and no --clusters", "-f")

@@ -92,14 +92,14 @@ def _changes(planned: Sequence[Planned], before: str = "") -> list[tuple[str, ..
     return [(before + ACTIONS[type(one.change)][1], one.cluster, *in_words(one.change)) for one in planned]
 
 
-ACTIONS: Final[dict[type[Change], tuple[str, str, str]]] = {
-    CreateTopic: ("create-topic", "+ create topic", "topics to create"),
-    AddPartitions: ("add-partitions", "~ add partitions", "topics to grow"),
-    AlterConfig: ("alter-config", "~ alter config", "settings to alter"),
-    DeleteTopic: ("delete-topic", "- delete topic", "topics to delete"),
-    MoveGroup: ("move-group", "~ move group", "group offsets to move"),
-    CreateAcl: ("create-acl", "+ create ACL", "ACLs to create"),
-    DeleteAcl: ("delete-acl", "- delete ACL", "ACLs to delete"),
+ACTIONS: Final[dict[type[Change], tuple[str, str, str, str]]] = {
+    CreateTopic: ("create-topic", "+ create topic", "topic", "to create"),
+    AddPartitions: ("add-partitions", "~ add partitions", "topic", "to grow"),
+    AlterConfig: ("alter-config", "~ alter config", "setting", "to alter"),
+    DeleteTopic: ("delete-topic", "- delete topic", "topic", "to delete"),
+    MoveGroup: ("move-group", "~ move group", "group offset", "to move"),
+    CreateAcl: ("create-acl", "+ create ACL", "ACL", "to create"),
+    DeleteAcl: ("delete-acl", "- delete ACL", "ACL", "to delete"),
 }
 
 

@@ -82,6 +82,7 @@ def decode_assignment(data: bytes) -> list[TopicPartition]:
 def assign(strategy: str, wanted: Mapping[str, Collection[str]], counts: Mapping[str, int]) -> Shares:
     """Assign partitions. ``wanted``: the topics of each member; ``counts``: the partitions of each existing topic."""
     known = SimpleNamespace(partitions_for_topic=lambda topic: range(counts.get(topic, 0)))
-    members = {member: SimpleNamespace(subscription=topics) for member, topics in wanted.items()}
+    # The range assignor would lose partitions of a topic that a member names twice.
+    members = {member: SimpleNamespace(subscription=list(dict.fromkeys(topics))) for member, topics in wanted.items()}
     shares = _ASSIGNORS[strategy].assign(known, members)
     return {member: [TopicPartition(*one) for one in share.partitions()] for member, share in shares.items()}

@@ -71,7 +71,7 @@ _SPEC: Final = {
     "clientRackInitImage": "has no effect: there is no init container; see rack",
     "metrics": "has no effect: Prometheus metrics are at GET /metrics of the worker's REST server",
     "metricsConfig": "has no effect: Prometheus metrics are at GET /metrics of the worker's REST server",
-    "tracing": "has no effect: there are no traces; use metrics and the log",
+    "tracing": "has no effect: set the OTEL_* variables, such as OTEL_EXPORTER_OTLP_ENDPOINT, to send traces",
     "affinity": "has no effect: it runs on the machine where it is started",
     "tolerations": "has no effect: it runs on the machine where it is started",
     "template": "has no effect: set labels and volumes for the service or container",

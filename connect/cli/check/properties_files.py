@@ -24,6 +24,7 @@ from connect.cli.check.connector_config import (
 from connect.cli.check.findings import CheckFinding, CheckOutcome, CheckReport, Level, list_with, of_error, placed
 from connect.cli.commands.plan import internal_topics
 from connect.cli.daemons.flow_worker import worker_config
+from connect.cli.daemons.mirror_process import link_settings
 from connect.core.config.properties import ConfigTransformer, Properties
 from connect.core.config.rest_settings import REST_INTERNAL, check_access
 from connect.core.config.worker_config import ClientKind, WorkerConfig
@@ -66,7 +67,7 @@ async def check_mirror(props: Properties, report: CheckReport, *, offline: bool)
         outcome = CheckOutcome(str(flow), tuple(map(secrets.mask, looked.does)))
         report = replace(report, outcomes=(*report.outcomes, outcome))
     if not any(one.level is Level.ERROR for one in looked.findings):
-        looked.findings += await _of_whole(config)
+        looked.findings += await _of_whole(config, flows)
     looked.findings += _twins(looked)
     report = replace(report, clusters=tuple(looked.clusters.values()))
     places = (placed(one, props.line) for one in looked.findings)
@@ -81,9 +82,13 @@ def _of_keys(config: MirrorMakerConfig, flows: Sequence[Flow]) -> Iterator[Check
         yield CheckFinding(Level.WARNING, "no flow is enabled: it would only write heartbeats")
 
 
-async def _of_whole(config: MirrorMakerConfig) -> list[CheckFinding]:
-    """Find problems of values, of pairs of flows, and of the REST server."""
+async def _of_whole(config: MirrorMakerConfig, flows: Sequence[Flow]) -> list[CheckFinding]:
+    """Find problems of values, of pairs of flows, of the control link, and of the REST server."""
     found = [CheckFinding(Level.WARNING, one.text, one.key, config.raw.line(one.key)) for one in config.notices()]
+    try:
+        link_settings(config, mirrored(flows))
+    except ConfigError as error:
+        found.append(of_error(error))
     if config.public_rest or config.internal_rest:
         props = config.top_level_properties()
         try:

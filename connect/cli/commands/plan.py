@@ -20,7 +20,7 @@ from connect.cli.daemons.flow_worker import worker_config
 from connect.cli.tables import change_table, listed, show_flow, show_json
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.model import NewTopic
-from connect.core.wording import too_few_brokers
+from connect.core.wording import counted, too_few_brokers
 from connectors.checkpoint.connector import objections, topic_of_checkpoints
 from connectors.checkpoint.group_offset_sync import GroupOffsetSyncPlan, plan_groups
 from connectors.config.connector_configs import MirrorSourceSettings, checkpoint_settings
@@ -72,7 +72,7 @@ def show_plans(plans: Sequence[FlowPlan], *, everything: bool) -> None:
     for plan in plans:
         rows = change_table(("change", *_COLUMNS), plan_rows(plan, everything=everything))
         kinds = Counter(type(one.change) for one in plan.changes)
-        counts = [(kinds[kind], words) for kind, (_, _, words) in ACTIONS.items()]
+        counts = [(kinds[kind], f"{counted(kinds[kind], noun)} {to}") for kind, (_, _, noun, to) in ACTIONS.items()]
         summary = _summary(counts, "nothing to change", unknown=bool(plan.unknown))
         notes = [note for note in plan.notes if note != f"this flow {_HEARTBEATS_ONLY}"]
         only = f" {_HEARTBEATS_ONLY}" if len(notes) < len(plan.notes) else ""
@@ -80,13 +80,13 @@ def show_plans(plans: Sequence[FlowPlan], *, everything: bool) -> None:
 
 
 def _summary(counts: Sequence[tuple[int, str]], nothing: str, *, unknown: bool) -> str:
-    parts = [f"{count} {words}" for count, words in counts if count]
+    parts = [words for count, words in counts if count]
     return ", ".join([*parts, *(["not everything could be checked"] if unknown else [])]) or nothing
 
 
 def plan_rows(plan: FlowPlan, *, everything: bool) -> Iterator[Sequence[str]]:
     """Yield change, cluster, what and how."""
-    for kind, (_, words, _) in ACTIONS.items():
+    for kind, (_, words, *_) in ACTIONS.items():
         of_kind = [one for one in plan.changes if isinstance(one.change, kind)]
         yield from listed(of_kind, partial(_cells, words), everything=everything, before=(words, ""))
     yield from map(partial(_cells, "  later"), plan.later)
@@ -266,7 +266,10 @@ def show_drifts(drifts: Sequence[FlowDrift], *, everything: bool) -> None:
         rows = chain((("sets", *row) for row in sets), (("leaves", *row) for row in leaves))
         found = change_table(("a run", "difference", *_COLUMNS), rows)
         unknown = dict.fromkeys((*one.plan.unknown, *one.unknown))
-        counts = [(len(one.plan.changes), "set by a run"), (len(one.left), "left by a run")]
+        counts = [
+            (len(part), f"{len(part)} {word} by a run")
+            for part, word in ((one.plan.changes, "set"), (one.left, "left"))
+        ]
         summary = _summary(counts, "no differences", unknown=bool(unknown))
         show_flow(f"{one.plan.flow}: {summary}", found, one.plan.notes, unknown)
 

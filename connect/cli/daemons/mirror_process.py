@@ -61,7 +61,7 @@ class MirrorMaker:
         self._engine = engine
         progress_timeout_ms = min(worker_config(flow).progress_timeout_ms for flow in flows)
         self._leases = LeaseThread(progress_timeout_ms / 1000)
-        self._spark = SharedSpark(self._engine_begun, _link_settings(config, mirrored(flows)), self._leases)
+        self._spark = SharedSpark(self._engine_begun, link_settings(config, mirrored(flows)), self._leases)
         self._watch = LoopWatch(self._leases)
         self._public = config.public_rest
         self._rest = self._node_rest() if self._public or config.internal_rest else None
@@ -201,7 +201,7 @@ async def _in_order(worker: FlowWorker, stopping: Coroutine[None, None, None]) -
         log.warning("%s did not stop cleanly: %s", worker.flow, error)
 
 
-def _link_settings(config: MirrorMakerConfig, flows: Sequence[Flow]) -> LinkSettings:
+def link_settings(config: MirrorMakerConfig, flows: Sequence[Flow]) -> LinkSettings:
     """Return the control link's settings, which all flows share. Raises ConfigError if they differ."""
     found = dict.fromkeys(
         (one.link_listener, one.link_advertised_address) for one in (flow.settings() for flow in flows)

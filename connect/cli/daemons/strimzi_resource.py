@@ -24,6 +24,7 @@ from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
 from connect.core.model import TargetState
 from connect.kafka.concurrency import Pauses, Scope, is_set_within, unless, wall_ms
+from connect.kafka.tracing import configure_tracing
 from connectors.config.client_config import flow_clients
 from connectors.config.connector_configs import checkpoint_settings, source_settings
 from connectors.formats.types import FlowName
@@ -241,6 +242,7 @@ def run_resource(program: str, arguments: ResourceArguments) -> int:
     if arguments.prints:
         (show_json if arguments.as_json else print)((as_json if arguments.as_json else as_files)(translation))
         return EXIT_OK
+    configure_tracing(program)
     for notice in translation.start_notices(os.environ):
         log.warning("%s:%d: %s: %s", arguments.file, notice.line, notice.path, notice.text)
     _refuse_missing(translation, arguments)

@@ -21,6 +21,7 @@ from connect.cli.console import (
     EXIT_INTERRUPTED,
     EXIT_JAVA_ERROR,
     OneLineFormatter,
+    checked_log_options,
     configure_logging,
     describe,
     imported,
@@ -51,6 +52,15 @@ def raising(error: BaseException) -> Callable[[], int]:
         raise error
 
     return command
+
+
+def test_a_wrong_word_for_the_log_is_named_by_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HELIOGRAPH_LOG_FORMAT", "xml")
+    assert checked_log_options("INFO", "json") == ("INFO", "json")
+    with pytest.raises(ConfigError, match=r"^HELIOGRAPH_LOG_FORMAT is 'xml'"):
+        checked_log_options("INFO", None)
+    with pytest.raises(ConfigError, match=r"^--log-format is 'yaml'"):
+        checked_log_options("INFO", "yaml")
 
 
 def test_a_command_that_works_keeps_its_exit_code() -> None:

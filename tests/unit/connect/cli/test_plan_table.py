@@ -48,5 +48,5 @@ def test_what_a_flow_that_mirrors_nothing_creates_topics_for(capsys: pytest.Capt
     notes = ("this flow mirrors nothing and only writes heartbeats",)
     show_plans([FlowPlan("eu->us", (Planned("us", heartbeats),), notes=notes)], everything=False)
     printed = capsys.readouterr().out
-    assert printed.startswith("eu->us mirrors nothing and only writes heartbeats: 1 topics to create")
+    assert printed.startswith("eu->us mirrors nothing and only writes heartbeats: 1 topic to create")
     assert printed.count("mirrors nothing") == 1

@@ -103,6 +103,7 @@ ROWS: Final[dict[str, tuple[FileKind, Start, str, int]]] = {
     "mirror, open": (FileKind.MIRROR, start_mirror, MIRROR + _PUBLIC + _OPEN, 2),
     "mirror, no keys": (FileKind.MIRROR, start_mirror, MIRROR + _PUBLIC + _HTTPS, 0),
     "mirror, wrong value": (FileKind.MIRROR, start_mirror, MIRROR + "A->B.tasks.max = 0\n", 0),
+    "mirror, no link": (FileKind.MIRROR, start_mirror, MIRROR + "link.listener = nonsense:port\n", 0),
     "resource": (FileKind.STRIMZI, start_resource, RESOURCE, 1),
     "full resource": (FileKind.STRIMZI, start_resource, RESOURCE.replace("  target:\n", f"{FULL}  target:\n"), 9),
     "resource, variable": (

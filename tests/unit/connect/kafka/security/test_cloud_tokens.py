@@ -1,4 +1,4 @@
-"""Tokens of cloud providers, against the examples that they publish."""
+"""Tokens of cloud providers: what their libraries, which are faked, are given, and the token that comes of it."""
 
 from __future__ import annotations
 
