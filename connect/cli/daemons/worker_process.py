@@ -138,7 +138,14 @@ def rest_tls(props: Mapping[str, str]) -> RestTls:
 
 def _server(props: Mapping[str, str], prefix: str) -> ssl.SSLContext:
     keys = tls_keys(props, prefix)
-    settings, client_auth = tls_settings(keys, prefix.rstrip(".")), _client_auth(keys, prefix)
+    where = prefix.rstrip(".")
+    try:
+        settings, client_auth = tls_settings(keys, where), _client_auth(keys, prefix)
+    except ConfigError as error:
+        key, said = error.key or "", error.message.removeprefix(f"{where}: ")
+        if key.startswith(prefix) or not any(one.startswith(prefix) for one in props):
+            raise
+        raise ConfigError(said.replace(key, prefix + key, 1), prefix + key) from None
     if client_auth is not ssl.CERT_NONE and settings.trusted_pem is None:
         raise ConfigError(
             f"{prefix}ssl.client.auth needs {prefix}ssl.truststore.location: without it a certificate of any public "

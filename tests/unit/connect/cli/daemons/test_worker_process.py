@@ -101,3 +101,12 @@ async def test_the_loop_and_the_lease_thread_have_metrics() -> None:
     ):
         assert f"\n{name} " in first
         assert f"\n{name} " in second
+
+
+@pytest.mark.parametrize("prefix", [*PREFIXES, ""])
+def test_a_key_store_that_cannot_be_read_is_named_as_in_the_file(prefix: str) -> None:
+    tls = rest_tls({f"{prefix}ssl.keystore.location": "/none.p12", f"{prefix}ssl.keystore.password": "x"})
+    with pytest.raises(ConfigError) as caught:
+        tls.server(prefix or PREFIXES[0])
+    assert caught.value.key == f"{prefix}ssl.keystore.location"
+    assert f"{prefix}ssl.keystore.location /none.p12 cannot be read" in str(caught.value)
