@@ -1,5 +1,5 @@
-"""Each block of code or output in the documentation is tested: here by its kind, or by the test that :data:`TESTS`
-names."""
+"""Each block of code or output in README.md and the documentation is tested: here by its kind, or by the test that
+:data:`TESTS` names."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ _RUNBOOKS: Final = "tests/integration/test_runbooks.py"
 _OVER_REST: Final = "tests/integration/flows/test_over_rest.py"
 #: How blocks begin, by page; the file that tests them, or why none does. The first that fits counts.
 TESTS: Final[dict[str, dict[str, str]]] = {
+    "../README.md": {"flow ": "tests/integration/test_readme.py"},
     "command-output.md": {"$ heliograph ": _RUNBOOKS},
     "commands.md": {
         "$ heliograph offsets ": f"{_CLI}commands/test_offsets.py",
@@ -102,7 +103,7 @@ class Shown(NamedTuple):
         return next(found, "python" if re.search(r"^(from|class|def) ", self.text, re.MULTILINE) else None)
 
 
-PAGES: Final = [str(file.relative_to(DOCS)) for file in sorted(DOCS.rglob("*.md"))]
+PAGES: Final = ["../README.md", *(str(file.relative_to(DOCS)) for file in sorted(DOCS.rglob("*.md")))]
 BLOCKS: Final = [Shown(page, text) for page in PAGES if not page.startswith(DRAWINGS) for _, text in blocks(page)]
 
 
