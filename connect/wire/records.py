@@ -27,11 +27,11 @@ from aiokafka.record.util import decode_varint, encode_varint
 from connect.wire import batch as wire
 from connect.wire.batch import NO_TIMESTAMP, bytes_of, is_text, key_of
 
-_NONE, _GZIP, _SNAPPY, _LZ4, _ZSTD = range(5)
+_NONE, _GZIP, _SNAPPY, _LZ4, ZSTD = range(5)
 _INTO: Final = {
     _GZIP: cramjam.gzip.decompress_into,
     _LZ4: cramjam.lz4.decompress_into,
-    _ZSTD: cramjam.zstd.decompress_into,
+    ZSTD: cramjam.zstd.decompress_into,
 }
 #: Limit for one batch, or eight times its payload if that is more. Java's producer sizes a batch by how well earlier
 #: records compressed, so 1 MiB seldom holds more than 100 MiB of records.
@@ -88,7 +88,7 @@ def _opened(payload: bytes, codec: int, room: int, many: Zstd | None) -> bytes:
     try:
         if codec == _SNAPPY:
             return _snappy(payload, room)
-        if codec == _ZSTD and many is not None and (found := _one_frame(payload, room, many)) is not None:
+        if codec == ZSTD and many is not None and (found := _one_frame(payload, room, many)) is not None:
             return found
         out = bytearray(max(room, 0))
         return bytes(memoryview(out)[: _INTO[codec](payload, out)])

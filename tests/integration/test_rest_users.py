@@ -98,12 +98,12 @@ def test_users_of_a_group_and_a_hostile_caller(us: KafkaCluster, tmp_path: Path)
         return sum(float(line.rpartition(" ")[2]) for line in lines)
 
     def settled(ask: Callable[[], httpx.Response]) -> httpx.Response:
-        """The answer once no rebalance is in the way."""
+        """The answer once no rebalance refuses the request."""
 
         def answered() -> httpx.Response | None:
             return None if (answer := ask()).status_code == 409 else answer
 
-        answer = wait_until(answered, 240, "no rebalance is in the way")
+        answer = wait_until(answered, 240, "no rebalance refuses the request")
         assert answer is not None
         return answer
 

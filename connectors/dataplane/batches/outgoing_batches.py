@@ -237,7 +237,6 @@ _RECORD_COST_S: Final = 1.5e-6
 _BYTE_COST_S: Final = 20e-9 if IS_COMPILED else 200e-9
 #: Of what is merged, where the producer sets none: 3, Kafka's default, takes twice the CPU for 7 % fewer bytes of JSON.
 _ZSTD_LEVEL: Final = 1
-_ZSTD: Final = 4
 #: How much the limit on what is opened grows with each merge, after one that failed has halved it.
 _GROWTH: Final = 1.02
 #: Weight of a new cost sample, and of the initial cost each time merging is too costly, because no sample comes then.
@@ -300,7 +299,7 @@ class Merging:
             return 0
         if first.codec:
             most_bytes = min(most_bytes, int(self._most_packed_bytes))
-            self._packed_fit()
+            self._most_packed_bytes = min(self._most_packed_bytes * _GROWTH, self.most_bytes)
         work_s, more_s = self._cost_s(first), self._more_s(first)
         for other in waiting:
             size += _most_size(other)
@@ -323,7 +322,7 @@ class Merging:
         marks, producer_id, producer_epoch, base_sequence = stamp
         codec = parts[0].codec or self._compression.codec
         level = self._compression.level_of(codec)
-        if level is None and codec == _ZSTD:
+        if level is None and codec == records.ZSTD:
             level = _ZSTD_LEVEL
         producer = producer_id, producer_epoch, base_sequence
         try:
@@ -337,9 +336,6 @@ class Merging:
     def failed(self, parts: Sequence[Outgoing]) -> None:
         """Merge less from now on, because ``parts`` were too large when opened or as one batch, or cannot be read."""
         self._most_packed_bytes = min(self._most_packed_bytes, sum(len(part.batch) for part in parts)) / 2
-
-    def _packed_fit(self) -> None:
-        self._most_packed_bytes = min(self._most_packed_bytes * _GROWTH, self.most_bytes)
 
     def was_refused_for_size(self, size: int) -> None:
         """Lower the limit after the target refused a merged batch of ``size`` bytes."""
