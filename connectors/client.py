@@ -49,7 +49,6 @@ class MirrorClient:
 
     Raises:
         ConfigError: A property is missing or invalid.
-        SecurityError: A key store cannot be used.
     """
 
     def __init__(self, props: Mapping[str, str]) -> None:

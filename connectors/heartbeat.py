@@ -29,9 +29,8 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Scope, wall_ms
 from connect.kafka.log.compacted_topic import LogRecord, read_to_end
 from connect.kafka.log.offsets import EARLIEST, LATEST, list_offset
-from connect.kafka.security.connection_settings import connection_settings
 from connectors.client import all_sources
-from connectors.config.client_config import connector_client, inner_client_id
+from connectors.config.client_config import client_connection, connector_client, inner_client_id
 from connectors.config.definitions import HEARTBEAT
 from connectors.connector_base import Latencies, MirrorConnector, Task, WrittenLatencies, check_offsets
 from connectors.formats.mirror_records import Heartbeat
@@ -88,7 +87,7 @@ class MirrorHeartbeatConnector(MirrorConnector):
             "heartbeats-target-admin",
             client.get("client.id", ""),
         )
-        connection = connection_settings(client, client_id=client_id, where=f"cluster {target}")
+        connection = client_connection(props, "target", "admin", client_id=client_id, where=f"cluster {target}")
         admin = open_admin(props, connection, target, f"set {_FACTOR_KEY} lower")
         self._closing.push_async_callback(admin.close)
         scope = await self._closing.enter_async_context(Scope(values.string("name")))

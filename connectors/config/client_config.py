@@ -45,6 +45,30 @@ def connector_client(connector: Mapping[str, str], side: ClusterSide, kind: Clie
     }
 
 
+def located_client(
+    connector: Mapping[str, str], error: ConfigError, side: ClusterSide, kind: ClientKind | None
+) -> ConfigError:
+    """Return a client's error with the key as the connector's config has it, or could have it."""
+    key = error.key or ""
+    if not key or kind is None:  # the worker's config has the keys of its own client
+        return error
+    of_records = [f"producer.override.{key}"] if kind == "producer" else []
+    inherited = f"{side}.cluster.{key}"
+    places = (*of_records, f"{side}.{kind}.{key}", f"{kind}.{key}")
+    written = next((place for place in places if place in connector), inherited)
+    return ConfigError(error.message.replace(key, written, 1), written)
+
+
+def client_connection(
+    connector: Mapping[str, str], side: ClusterSide, kind: ClientKind, *, client_id: str, where: str
+) -> ConnectionSettings:
+    """Return the connection of a client in a connector. Raises ConfigError with the key as the connector has it."""
+    try:
+        return connection_settings(connector_client(connector, side, kind), client_id=client_id, where=where)
+    except ConfigError as error:
+        raise located_client(connector, error, side, kind) from None
+
+
 def inner_client_id(flow: str, connector_and_task: str, role: str, user: str) -> str:
     """Return the id of a client in a connector; ``flow`` is ``us->eu``, ``user`` the user's ``client.id``."""
     own = f"{flow}|{connector_and_task}|{role}"
@@ -125,7 +149,6 @@ def flow_clients(
 
     Raises:
         ConfigError: A key is missing or invalid; ``locate`` has added its place.
-        SecurityError: A key store cannot be used.
     """
 
     def settings(

@@ -16,12 +16,13 @@ from connect.api.transformations import NamedStep, named_steps
 from connect.core.config import client_settings, worker_settings
 from connect.core.config.config_def import AtLeast, ConfigDef, OneOf, Setting, Values
 from connect.core.errors import ConfigError
-from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
+from connect.kafka.security.connection_settings import ConnectionSettings
 from connect.wire.batch import CODEC_NAMES
 from connectors.config.client_config import (
     ClientKind,
     ClusterSide,
     Rhythm,
+    client_connection,
     connector_client,
     inner_client_id,
     record_producer,
@@ -125,11 +126,7 @@ WORKER: Final = ConfigDef.of(
 
 #: Settings of the producer of records that affect a copy.
 PRODUCER: Final = client_settings.PRODUCER.only(
-    "compression.type",
-    "compression.gzip.level",
-    "compression.lz4.level",
-    "compression.zstd.level",
-    "transaction.timeout.ms",
+    "compression.type", *client_settings.COMPRESSION_LEVELS, "transaction.timeout.ms"
 ) | ConfigDef.of(
     # No default, because the copy's own is larger.
     replace(
@@ -461,12 +458,11 @@ class CheckpointSettings:
 
         Raises:
             ConfigError: A key is missing or invalid.
-            SecurityError: A key store cannot be used.
         """
         client = connector_client(self._props, side, kind)
         client_id = inner_client_id(self.flow, self.name + task, role, client.get("client.id", ""))
         alias = self.source_alias if side == "source" else self.target_alias
-        return connection_settings(client, client_id=client_id, where=f"cluster {alias}")
+        return client_connection(self._props, side, kind, client_id=client_id, where=f"cluster {alias}")
 
 
 def checkpoint_settings(props: Mapping[str, str]) -> CheckpointSettings:

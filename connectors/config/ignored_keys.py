@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -12,13 +13,23 @@ from connect.core.config.client_settings import (
     BOOTSTRAP_SERVERS,
     CONSUMER_KEYS,
     IGNORED_SECURITY,
+    OF_CONNECTIONS,
     PRODUCER_KEYS,
-    SUPPORTED_SECURITY,
 )
+from connect.core.config.config_def import split_list
 from connect.core.config.connector_access import ACCESS
-from connect.core.config.rest_settings import ADMIN_HTTPS_PREFIX, CLIENT_AUTH, EXTENSIONS, HTTPS_PREFIX, REST_INTERNAL
+from connect.core.config.ineffective_keys import NOT_KNOWN, NOT_SUPPORTED, listener_notice
+from connect.core.config.properties import provider_notice
+from connect.core.config.rest_settings import ADMIN_HTTPS_PREFIX, EXTENSIONS, HTTPS_PREFIX, REST, REST_INTERNAL
 from connect.core.config.security_settings import SECURITY, suites_notice
-from connect.core.config.worker_settings import CONVERTER_PREFIXES, IGNORED, WORKER, converter_notice
+from connect.core.config.worker_settings import (
+    CONVERTER_PREFIXES,
+    STORAGE_PREFIXES,
+    WORKER,
+    converter_notice,
+    storage_notice,
+    why_ignored,
+)
 from connectors.config.connector_configs import PRODUCER
 from connectors.config.definitions import CHECKPOINT, HEARTBEAT, SOURCE
 
@@ -56,7 +67,7 @@ class _Word:
         return IgnoredKey(key, self.kind, f"{key} {self.text}{hint}")
 
 
-_UNSUPPORTED: Final = _Word("unsupported", "is not supported yet and has no effect")
+_UNSUPPORTED: Final = _Word("unsupported", NOT_SUPPORTED)
 _POINTLESS: Final = _Word(
     "pointless", "has no effect here: batches are copied unchanged or merged, in order, with acks=all"
 )
@@ -64,6 +75,11 @@ _NO_EXTENSIONS: Final = _Word(
     "pointless", "has no effect: only the public REST API has extensions; see dedicated.mode.enable.public.rest"
 )
 _NO_ADMIN: Final = _Word("pointless", "has no effect: a mirror serves loggers on listeners")
+_ALL_OVERRIDES: Final = _Word(
+    "pointless", "has no effect: connectors of a mirror may override every setting of clients, as in Java"
+)
+_OVERRIDES: Final = "connector.client.config.override."
+_STEP: Final = re.compile(r"(.*->.*?\.)?(transforms|predicates)\.(.+)")
 _FORCED: Final = _Word("pointless", "has no effect: the copy keeps its own positions and needs no group")
 
 _CONNECTOR_KNOWN: Final = frozenset({*SOURCE.settings, *CHECKPOINT.settings, *HEARTBEAT.settings}) | {
@@ -87,15 +103,12 @@ _OF_TRANSFORMS: Final = ("transforms.", "predicates.")
 #: Java uses these in a flow's own keys and ignores them at the top level without a message.
 _FLOW_ONLY: Final = _CONNECTOR_KNOWN - {*SOURCE.settings, *CHECKPOINT.settings, *HEARTBEAT.settings}
 
-_OF_CONNECTIONS: Final = _names(
-    "client.id request.timeout.ms connections.max.idle.ms send.buffer.bytes receive.buffer.bytes"
-)
+_OF_CONNECTIONS: Final = OF_CONNECTIONS - {BOOTSTRAP_SERVERS}
 #: Java uses these; we do not, or they have nothing to act on.
 _WORKER_UNSUPPORTED: Final = _names(f"plugin.path plugin.discovery {EXTENSIONS}") | (
     ADMIN_KEYS - _OF_CONNECTIONS - WORKER.settings.keys()
 )
 _WORKER_KNOWN: Final = ADMIN_KEYS | WORKER.settings.keys()
-_WORKER_PREFIXES: Final = ("offset.storage.", "config.storage.", "status.storage.")
 _TOP_KNOWN: Final = REST_INTERNAL.settings.keys() | _names(
     f"dedicated.mode.enable.internal.rest dedicated.mode.enable.public.rest {EXTENSIONS}"
 )
@@ -128,8 +141,7 @@ _CLIENT_POINTLESS: Final = {
 def notices(props: Mapping[str, str], clusters: Sequence[str], *, public_rest: bool) -> list[IgnoredKey]:
     """Return a notice for every key that needs one, in order."""
     found = (
-        (key, _NO_EXTENSIONS if key == EXTENSIONS and not public_rest else _word(key, value, clusters))
-        for key, value in props.items()
+        (key, _NO_EXTENSIONS if key == EXTENSIONS and not public_rest else _word(key, props, clusters)) for key in props
     )
     return [word.of(key) for key, word in found if word is not None]
 
@@ -137,7 +149,7 @@ def notices(props: Mapping[str, str], clusters: Sequence[str], *, public_rest: b
 def connector_notices(props: Mapping[str, str]) -> list[IgnoredKey]:
     """Return notices for one connector's config, as REST takes it."""
     keys = [key for key in props if not key.startswith(("spark.", "config.providers")) and not _is_of_file(key, props)]
-    found = ((key, _of_flow(key) or _of_suites(key, props[key])) for key in keys)
+    found = ((key, _of_flow(key) or _of_step(key, props) or _of_suites(key, props[key])) for key in keys)
     return [word.of(key) for key, word in found if word is not None]
 
 
@@ -153,13 +165,30 @@ def _is_of_file(key: str, props: Mapping[str, str]) -> bool:
     )
 
 
-def _word(key: str, value: str, clusters: Sequence[str]) -> _Word | None:
-    if key == "clusters" or key.startswith(("spark.", "config.providers")):
+def _word(key: str, props: Mapping[str, str], clusters: Sequence[str]) -> _Word | None:
+    if key in ("clusters", "config.providers") or key.startswith("spark."):
         return None
+    if key.startswith("config.providers."):
+        return _of_text(provider_notice(key, props))
     # An unsupported feature that is switched off needs no notice.
-    off = key.endswith(".enabled") and value.strip().lower() == "false"
-    word = _place(key, clusters) or _of_suites(key, value)
+    off = key.endswith(".enabled") and props[key].strip().lower() == "false"
+    word = _place(key, clusters) or _of_step(key, props) or _of_suites(key, props[key])
     return None if word is _UNSUPPORTED and off else word
+
+
+def _of_step(key: str, props: Mapping[str, str]) -> _Word | None:
+    """Find a setting of a transformation or predicate that the connector does not have."""
+    found = _STEP.fullmatch(key)
+    if found is None:
+        return None
+    prefix, names, rest = found[1] or "", found[2], found[3]
+    if any(rest.startswith(f"{one}.") for one in split_list(props.get(prefix + names, props.get(names, "")))):
+        return None
+    return _Word("unknown", f"has no effect: {prefix}{names} does not name '{rest.partition('.')[0]}'")
+
+
+def _of_text(text: str | None) -> _Word | None:
+    return None if text is None else _Word("unknown" if text.startswith("is not known") else "pointless", text)
 
 
 def _of_suites(key: str, value: str) -> _Word | None:
@@ -185,13 +214,18 @@ def _of_all(key: str, clusters: Sequence[str]) -> _Word | None:
     if key == "admin.listeners" or key.startswith(ADMIN_HTTPS_PREFIX):
         return _NO_ADMIN
     if key.startswith(HTTPS_PREFIX):
-        return _of_listener(key.removeprefix(HTTPS_PREFIX))
-    if key in IGNORED:
-        return _Word("pointless", IGNORED[key])
-    if key in _FLOW_ONLY or (_client_kind(key) is not None and key not in _CONNECTOR_KNOWN):
+        return _of_text(listener_notice(key.removeprefix(HTTPS_PREFIX), HTTPS_PREFIX))
+    if why_ignored(key) is not None:
+        return _of_text(why_ignored(key))
+    if key.startswith(_OVERRIDES):
+        return _ALL_OVERRIDES
+    is_step = key.startswith(_OF_TRANSFORMS)
+    if key in _FLOW_ONLY or is_step or (_client_kind(key) is not None and key not in _CONNECTOR_KNOWN):
         flow = f"{clusters[0]}->{clusters[-1]}"
         return _Word("misplaced", f"has no effect at top level, as in Java; set it for a flow, such as {flow}.{key}")
-    if key.startswith(_WORKER_PREFIXES) or (key.startswith(("task.", "worker.")) and key in _WORKER_KNOWN):
+    if key.startswith(STORAGE_PREFIXES):
+        return _of_text(storage_notice(key))
+    if key.startswith(("task.", "worker.")) and key in _WORKER_KNOWN:
         return _UNSUPPORTED if key in _WORKER_UNSUPPORTED else None
     if _is_connection(key):
         return _of_connection(key)
@@ -212,9 +246,15 @@ def _of_cluster(rest: str) -> _Word | None:
         return _of_client(kind, rest.partition(".")[2])
     if rest in _WORKER_UNSUPPORTED:
         return _UNSUPPORTED
-    if rest in IGNORED:
-        return _Word("pointless", IGNORED[rest])
-    if rest in _WORKER_KNOWN or rest.startswith(_WORKER_PREFIXES) or _is_connection(rest):
+    if why_ignored(rest) is not None:
+        return _of_text(why_ignored(rest))
+    if rest in REST.settings or rest.startswith((HTTPS_PREFIX, ADMIN_HTTPS_PREFIX)):
+        return _Word("misplaced", f"has no effect on a cluster, as in Java; set {rest} without a prefix")
+    if rest.startswith(_OVERRIDES):
+        return _ALL_OVERRIDES
+    if rest.startswith(STORAGE_PREFIXES):
+        return _of_text(storage_notice(rest))
+    if rest in _WORKER_KNOWN or _is_connection(rest):
         return _of_connection(rest)
     return _of_converter(rest) if rest.startswith(CONVERTER_PREFIXES) else _unknown(rest, _WORKER_KNOWN)
 
@@ -283,12 +323,6 @@ def _of_connection(key: str) -> _Word | None:
     return _UNSUPPORTED if key in IGNORED_SECURITY else None
 
 
-def _of_listener(key: str) -> _Word | None:
-    if key in SECURITY.settings:
-        return None if key in SUPPORTED_SECURITY else _UNSUPPORTED
-    return None if key == CLIENT_AUTH else _unknown(key, _WORKER_KNOWN)
-
-
 def _is_connection(key: str) -> bool:
     return key == BOOTSTRAP_SERVERS or key in SECURITY.settings
 
@@ -300,4 +334,4 @@ def _client_kind(key: str) -> str | None:
 
 def _unknown(key: str, known: frozenset[str]) -> _Word:
     close = get_close_matches(key, known, 1, 0.8)
-    return _Word("unknown", "is not known and has no effect", key, "".join(close))
+    return _Word("unknown", NOT_KNOWN, key, "".join(close))

@@ -160,7 +160,6 @@ class Flow:
 
         Raises:
             ConfigError: A connection key is missing or invalid; the error has its key and line in the file.
-            SecurityError: A key store cannot be used.
         """
         return flow_clients(
             str(self),

@@ -231,7 +231,6 @@ def mirror_settings(
 
     Raises:
         ConfigError: A value is missing or invalid; the error has key, file and line.
-        SecurityError: A key store cannot be used.
     """
     read, written = [_client("consumer", file, report) for file in consumers], _client("producer", producer, report)
     names = ["source"] if len(consumers) == 1 else [f"source{number}" for number in range(1, len(consumers) + 1)]

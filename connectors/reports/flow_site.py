@@ -39,7 +39,6 @@ async def flow_site(props: Mapping[str, str], worker: Mapping[str, str]) -> Asyn
 
     Raises:
         ConfigError: A setting is invalid.
-        SecurityError: A key store cannot be used.
     """
     await open_stores(props)
     checkpoints = checkpoint_settings(props)

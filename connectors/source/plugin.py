@@ -22,11 +22,10 @@ from connect.kafka.log.shared_transactions import SharedTransactions
 from connect.kafka.log.transactions import Superseded
 from connect.kafka.security.connection_settings import open_stores
 from connectors.config.client_config import (
-    ClientKind,
-    ClusterSide,
     FlowClients,
     exactly_once_support,
     flow_clients,
+    located_client,
     support_errors,
 )
 from connectors.config.connector_configs import CONVERTERS, MirrorSourceSettings, source_settings
@@ -287,7 +286,7 @@ class MirrorSourceEngineTask(EngineTask):
 
 
 def settings_of(props: Props, host: MirrorHost) -> tuple[MirrorSourceSettings, FlowClients]:
-    """Parse the properties of a connector or task. Raises ConfigError, or SecurityError for an unreadable key store."""
+    """Parse the properties of a connector or task. Raises ConfigError."""
     settings = source_settings(props, host.worker)
     clients = flow_clients(
         settings.flow,
@@ -295,19 +294,9 @@ def settings_of(props: Props, host: MirrorHost) -> tuple[MirrorSourceSettings, F
         {"client.id": "", **host.worker},
         source=settings.source_alias,
         target=settings.target_alias,
-        locate=partial(_located, props),
+        locate=partial(located_client, props),
     )
     return settings, clients
-
-
-def _located(props: Props, error: ConfigError, side: ClusterSide, kind: ClientKind | None) -> ConfigError:
-    """Return a client's error with the connector's key for it, as set or as it could be set."""
-    if kind is None or error.key is None:
-        return ConfigError(f"{side} {kind or 'worker'}: {error.message}", error.key)
-    inherited = f"{side}.cluster.{error.key}"
-    own = (f"{side}.{kind}.{error.key}", f"{kind}.{error.key}")
-    key = next((each for each in own if each in props), inherited)
-    return ConfigError(f"{side} {kind}: {error.message.replace(error.key, key, 1)}", key)
 
 
 async def _check_query(host: MirrorHost, query: str) -> None:

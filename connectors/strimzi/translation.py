@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from connect.core.config.connector_settings import ENABLED, MAX_BACKOFF_MINUTES, MAX_RESTARTS
+from connect.core.config.security_settings import SECURITY
 from connect.core.errors import ConfigError
 from connect.core.model import TargetState
 from connectors.config.ignored_keys import connector_notices
@@ -214,7 +215,8 @@ _FORBIDDEN: Final = (
 _ALLOWED: Final = (
     *("ssl.endpoint.identification.algorithm", "ssl.cipher.suites", "ssl.protocol", "ssl.enabled.protocols"),
 )
-_CLIENTS: Final = ("", "producer.", "consumer.", "admin.")
+#: The operator gives consumers the same, but only sinks use those, which do not run here.
+_CLIENTS: Final = ("", "producer.", "admin.")
 _CONNECTORS: Final = {
     "sourceConnector": "MirrorSourceConnector",
     "checkpointConnector": "MirrorCheckpointConnector",
@@ -234,11 +236,12 @@ _VARIABLE: Final = re.compile(r"\$\{strimzienv:([^}:]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class WantedConnector:
-    """A connector of the resource, and its field; ``state`` is None if the resource does not set it."""
+    """A connector of the resource, its mirror, and its field; ``state`` is None if the resource does not set it."""
 
     name: str
     config: Mapping[str, str]
     state: TargetState | None
+    mirror: Mirror = field(repr=False)
     node: Node = field(repr=False)
 
 
@@ -270,11 +273,25 @@ class TranslatedResource:
                 yield IgnoredField(node.path, node.line, text)
 
     def located(self, error: ConfigError, wanted: WantedConnector | None = None) -> ConfigError:
-        """Return the error with the line of its key, in the connector ``wanted`` or the worker's settings."""
-        node = self.target if wanted is None else wanted.node
-        path = f"{node.path}.config.{error.key}"
-        line = node.lines.get(path, node.line)
+        """Return the error with the line of its key: in the connector ``wanted`` or the worker's settings, or in the
+        cluster whose clients have it."""
+        node, key = self.target if wanted is None else wanted.node, error.key or ""
+        line = node.lines.get(f"{node.path}.config.{key}", node.line)
+        if key in SECURITY.settings:
+            line = _line_in(self.target, key)
+        elif wanted is not None:
+            sides = (("source.cluster.", wanted.mirror.source), ("target.cluster.", wanted.mirror.target))
+            for prefix, cluster in sides:
+                if key.startswith(prefix):
+                    line = _line_in(cluster, key.removeprefix(prefix))
         return ConfigError(error.message, error.key, node.file, line)
+
+
+def _line_in(cluster: Node, key: str) -> int:
+    """Return the line of a client's key in a cluster, or of the field that it is derived from."""
+    written = (f"{cluster.path}.{part}.{key}" for part in ("config", "authentication.config"))
+    derived = cluster.field("tls" if key.startswith("ssl.truststore") else "authentication")
+    return next((cluster.lines[place] for place in written if place in cluster.lines), derived.line)
 
 
 def translate(node: Node, secrets_dir: str | None, secret_keys: Mapping[str, frozenset[str]]) -> TranslatedResource:
@@ -327,7 +344,7 @@ def _worker(found: Resource, secrets: SecretReferences, said: list[IgnoredField]
     if rack.value is not None and not _rack(rack):
         word = "labels of a node exist only in Kubernetes. Set consumer.client.rack in a sourceConnector's config"
         said.append(IgnoredField.of(rack, f"has no effect: {word}"))
-    return props | _rack(rack)
+    return props
 
 
 def _rack(rack: Node) -> dict[str, str]:
@@ -371,7 +388,7 @@ def _connectors(
         config |= _patterns(mirror.fields, said if name == "sourceConnector" else [])
         config |= _rack(found.spec.field("rack"))
         config |= auto_restart(each)
-        yield WantedConnector(full, config, _state(each), each)
+        yield WantedConnector(full, config, _state(each), mirror, each)
 
 
 def _cluster(cluster: Node, prefix: str, secrets: SecretReferences) -> dict[str, str]:

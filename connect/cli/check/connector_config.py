@@ -33,7 +33,13 @@ from connect.runtime.plugins.config_validation import validate_connector
 from connect.runtime.plugins.plugin_errors import secrets_of
 from connect.runtime.plugins.plugin_registry import Plugins, check_worker
 from connectors.checkpoint.connector import objections
-from connectors.config.client_config import ClientKind, ClusterSide, flow_clients, properties_with_prefix
+from connectors.config.client_config import (
+    ClientKind,
+    ClusterSide,
+    flow_clients,
+    located_client,
+    properties_with_prefix,
+)
 from connectors.config.connector_configs import (
     CheckpointSettings,
     MirrorSourceSettings,
@@ -156,7 +162,6 @@ def sides_of(name: str, java_class: str, props: Mapping[str, str], worker: Worke
 
     Raises:
         ConfigError: A key is missing or wrong; the error has the key as in ``props``.
-        SecurityError: A key store cannot be used.
     """
     props = {**props, "name": name, "connector.class": java_class}
     settings = source_settings(props, worker.props)
@@ -178,23 +183,13 @@ def _connections(
     props: Mapping[str, str], settings: MirrorSourceSettings, worker: WorkerConfig
 ) -> tuple[ConnectionSettings, ConnectionSettings]:
     def located(error: ConfigError, side: ClusterSide, kind: ClientKind | None) -> ConfigError:
-        places = _places(error.key or "", side, kind)
-        key = next((place for place in places if place in props), places[-1])
-        return ConfigError(error.message.replace(error.key or "", key, 1), key)
+        # The worker's own client is made of the connector's target, because the file does not say which worker gets it.
+        return located_client(props, error, side, kind or "admin")
 
     source, target = settings.source_alias, settings.target_alias
     own = {"client.id": "", **worker.props}
     clients = flow_clients(settings.flow, props, own, source=source, target=target, locate=located)
     return clients.source_admin(), clients.target_admin()
-
-
-def _places(key: str, side: ClusterSide, kind: ClientKind | None) -> list[str]:
-    """Return the keys of a connector's config that may set a client's ``key``, by precedence."""
-    of_cluster = f"{side}.cluster.{key}"
-    if kind is None:
-        return [of_cluster]
-    of_records = [f"producer.override.{key}"] if kind == "producer" else []
-    return [*of_records, f"{side}.{kind}.{key}", f"{kind}.{key}", of_cluster]
 
 
 _MECHANISM: Final = "sasl.mechanism"

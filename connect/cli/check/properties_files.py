@@ -248,7 +248,8 @@ def _of_mirror_maker_1_keys(props: Properties, said: Sequence[str]) -> Iterator[
             yield CheckFinding(Level.WARNING, text, key, props.line(key))
 
 
-_KINDS: Final[tuple[ClientKind, ...]] = ("producer", "consumer", "admin")
+#: Of the clients that connectors have here: consumers are those of sinks.
+_KINDS: Final[tuple[ClientKind, ...]] = ("producer", "admin")
 _FILE_OF_STANDALONE = "offset.storage.file.filename"
 
 
@@ -264,7 +265,7 @@ async def check_worker_file(props: Properties, report: CheckReport, *, offline: 
     report = replace(report, outcomes=(outcome,))
     secrets, looked = secrets_of(config.transformer, config.raw), Looked()
     try:
-        settings = connection_settings(config.props, client_id="heliograph-check", where="the worker's cluster")
+        settings = connection_settings(config.props, client_id="heliograph-check", where="worker")
         looked.findings += [*await of_start(config), *_of_connectors_clients(config)]
         if not offline:
             seen = await look_at_cluster("worker", settings, config.group_id, topics)

@@ -31,7 +31,7 @@ from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.wording import named
 from connect.runtime.plugins.plugin_errors import secrets_of
-from connectors.strimzi.resource import Mirror, resource, resources_in
+from connectors.strimzi.resource import resource, resources_in
 from connectors.strimzi.security import PROVIDER, PROVIDER_CLASS, SecretKey, keys_in, mounted_secrets
 from connectors.strimzi.translation import TranslatedResource, WantedConnector, translate
 from connectors.strimzi.yaml_nodes import Node, read_documents
@@ -144,7 +144,7 @@ async def _check(node: Node, report: CheckReport, secrets: Given, *, is_alone: b
         looked = Looked(clusters)
         refused = await _refusals(found, wanted, worker)
         if not refused:
-            await _look(_Part(found, wanted, _mirror_of(node, wanted), worker, secrets), looked, offline=offline)
+            await _look(_Part(found, wanted, worker, secrets), looked, offline=offline)
         what = wanted.name if is_alone else f"{found.name}: {wanted.name}"
         report = replace(report, outcomes=(*report.outcomes, CheckOutcome(what, tuple(looked.does))))
         report = report.with_findings([*refused, *looked.findings])
@@ -185,26 +185,12 @@ class _Part:
 
     found: TranslatedResource
     wanted: WantedConnector
-    mirror: Mirror
     worker: WorkerConfig
     secrets: Given
 
     def of_error(self, error: HeliographError) -> CheckFinding:
         """Turn an error into a finding with the line of the cluster's or the connector's field."""
-        if not isinstance(error, ConfigError):
-            return of_error(error)
-        for side, cluster in (("source.cluster.", self.mirror.source), ("target.cluster.", self.mirror.target)):
-            key = (error.key or "").removeprefix(side)
-            if key != error.key:
-                places = (f"{cluster.path}.{part}.{key}" for part in ("config", "authentication.config"))
-                field = cluster.field("tls" if key.startswith("ssl.truststore") else "authentication")
-                line = next((cluster.lines[place] for place in places if place in cluster.lines), field.line)
-                return of_error(ConfigError(error.message, error.key, cluster.file, line))
-        return of_error(self.found.located(error, self.wanted))
-
-
-def _mirror_of(node: Node, wanted: WantedConnector) -> Mirror:
-    return next(one for one in resource(node).mirrors if wanted.name.startswith(f"{one.name}."))
+        return of_error(self.found.located(error, self.wanted) if isinstance(error, ConfigError) else error)
 
 
 async def _look(part: _Part, looked: Looked, *, offline: bool) -> None:

@@ -22,7 +22,7 @@ from connect.cli.console import (
     run_command,
     stop_signals,
 )
-from connect.core.errors import HeliographError
+from connect.core.errors import ConfigError, HeliographError
 from connect.kafka.concurrency import unless
 from connect.kafka.tracing import configure_tracing
 
@@ -72,7 +72,10 @@ def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
     log_banner(str(parsed.file), config)
     for warning in config.warnings:
         log.warning("%s", properties.warning(warning))
-    return asyncio.run(_work(program, config))
+    try:
+        return asyncio.run(_work(program, config))
+    except ConfigError as error:
+        raise config.located(error) from None
 
 
 def log_banner(file: str, config: WorkerConfig) -> None:
@@ -102,7 +105,8 @@ async def _work(program: str, config: WorkerConfig) -> int:
             try:
                 await unless(stop, node.start(), "start")
             except HeliographError as error:
-                print(f"{program}: error: {describe(error)}", file=sys.stderr)
+                said = config.located(error) if isinstance(error, ConfigError) else error
+                print(f"{program}: error: {describe(said)}", file=sys.stderr)
                 return EXIT_NOT_STARTED
             if not stop.is_set():
                 await unless(stop, node.ended(), "work")

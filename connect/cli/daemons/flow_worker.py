@@ -110,7 +110,6 @@ class FlowWorker:
 
     Raises:
         ConfigError: A setting of the worker is invalid; the error has its place in the file.
-        SecurityError: A key store cannot be used.
     """
 
     def __init__(self, flow: Flow, spark: SharedSpark, leases: LeaseThread, rest: FlowRest | None) -> None:
@@ -280,7 +279,6 @@ def check_flow(flow: Flow) -> None:
 
     Raises:
         ConfigError: A setting is invalid; the error has its place in the file.
-        SecurityError: A key store cannot be used.
     """
     if flow.enabled:
         flow.settings()

@@ -50,7 +50,6 @@ class MirrorMaker:
 
     Raises:
         ConfigError: A setting is invalid; the error has its key and line in the file.
-        SecurityError: A key store cannot be used.
     """
 
     def __init__(self, config: MirrorMakerConfig, flows: Sequence[Flow], engine: SparkEngine | None) -> None:
@@ -84,7 +83,10 @@ class MirrorMaker:
         self._leases.start()
         self._watch.start()
         if self._rest is not None:
-            await self._rest.start()
+            try:
+                await self._rest.start()
+            except ConfigError as error:
+                raise self._config.located(error, [error.key or ""]) from None
         for flow in self._flows:
             self._workers.append(self._made(flow))
             await asyncio.sleep(0)  # because plugin discovery takes tens of milliseconds for each
@@ -172,6 +174,9 @@ class MirrorMaker:
             except (RetriableError, WorkerFailed) as error:
                 delay_s = pauses.next_s()
                 log.warning("%s: no heartbeats: %s; retrying in %.0f s", worker.flow, error, delay_s)
+            except ConfigError as error:
+                log.error("%s: no heartbeats: %s", worker.flow, worker.flow.located(error))
+                return
             except Exception as error:
                 ours = isinstance(error, HeliographError)
                 log.error("%s: no heartbeats: %s", worker.flow, error, exc_info=None if ours else error)

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +26,7 @@ from connect.core.errors import ConfigError, HeliographError, PermanentError, Re
 from connect.core.model import TargetState
 from connect.kafka.concurrency import Pauses, Scope, is_set_within, unless, wall_ms
 from connect.kafka.tracing import configure_tracing
-from connectors.config.client_config import flow_clients
+from connectors.config.client_config import flow_clients, located_client
 from connectors.config.connector_configs import checkpoint_settings, source_settings
 from connectors.formats.types import FlowName
 from connectors.strimzi.resource import chosen
@@ -47,7 +48,6 @@ def checked_connectors(found: TranslatedResource, worker: WorkerConfig) -> None:
 
     Raises:
         ConfigError: A setting is invalid; the error has its line in the resource.
-        SecurityError: A key store cannot be used.
     """
     for wanted in found.connectors:
         try:
@@ -60,7 +60,7 @@ def checked_connectors(found: TranslatedResource, worker: WorkerConfig) -> None:
                     {"client.id": "", **worker.props},
                     source=settings.source_alias,
                     target=settings.target_alias,
-                    locate=lambda error, side, kind: error,
+                    locate=partial(located_client, config),
                 )
             elif wanted.config["connector.class"].endswith("MirrorCheckpointConnector"):
                 checkpoint_settings(config)
@@ -90,7 +90,8 @@ async def run_until_signal(found: TranslatedResource, config: WorkerConfig) -> N
             except PermanentError as error:
                 if node.is_started:
                     raise
-                raise NotStarted(error) from error
+                said = found.located(config.located(error)) if isinstance(error, ConfigError) else error
+                raise NotStarted(said) from error
             finally:
                 await node.stop()
             await is_set_within(stop, delay_s)
@@ -350,7 +351,7 @@ def _run(program: str, found: TranslatedResource) -> int:
         raise found.located(error) from None
     log_banner(found.name, config)
     for warning in config.warnings:
-        log.warning("%s: %s", found.name, warning)
+        log.warning("%s", found.located(ConfigError(warning, warning.partition(" ")[0])))
     checked_connectors(found, config)
     try:
         asyncio.run(run_until_signal(found, config))

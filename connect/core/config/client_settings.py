@@ -310,5 +310,18 @@ PRODUCER_USED: Final = PRODUCER.only(
     "retry.backoff.ms",
     "transaction.timeout.ms",
 )
+#: Those that only a copy uses.
+COMPRESSION_LEVELS: Final = ("compression.gzip.level", "compression.lz4.level", "compression.zstd.level")
+#: The keys of every client that are used, besides security.
+OF_CONNECTIONS: Final = frozenset(
+    {
+        BOOTSTRAP_SERVERS,
+        "client.id",
+        "request.timeout.ms",
+        "connections.max.idle.ms",
+        "send.buffer.bytes",
+        "receive.buffer.bytes",
+    }
+)
 #: Security keys that are read by no client and refused by none.
 IGNORED_SECURITY: Final = SECURITY.settings.keys() - SUPPORTED_SECURITY - REFUSED_SECURITY

@@ -370,3 +370,26 @@ _BY_NAME: Final[Mapping[str, ProviderFactory]] = {
     "directory": _directory,
     "env": _environment,
 }
+#: The parameter that each of these classes reads.
+_PARAMETER: Final[Mapping[ProviderFactory, str]] = {
+    _file: "allowed.paths",
+    _directory: "allowed.paths",
+    _environment: "allowlist.pattern",
+}
+
+
+def provider_notice(key: str, props: Mapping[str, str]) -> str | None:
+    """Return why a key that begins with ``config.providers.`` has no effect, without its subject; None if it has one
+    or its provider's class is not one of Kafka's."""
+    rest = key.removeprefix(f"{_NAMES}.")
+    name = next((one for one in split_list(props.get(_NAMES, "")) if rest.startswith(f"{one}.")), None)
+    if name is None:
+        return f"has no effect: {_NAMES} does not name '{rest.partition('.')[0]}'"
+    what = rest.removeprefix(f"{name}.")
+    if what == "class":
+        return None
+    factory = _BY_NAME.get(props.get(f"{_NAMES}.{name}.class", "").strip())
+    known = "" if factory is None else _PARAMETER[factory]
+    if what.startswith("param.") and (not known or what == f"param.{known}"):
+        return None
+    return f"is not known and has no effect; known are {_NAMES}.{name}.class and {_NAMES}.{name}.param.{known or '*'}"

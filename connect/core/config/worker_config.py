@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import Final, Literal, Self
 
-from connect.core.config.client_settings import ADMIN, CLIENTS, IGNORED_SECURITY, PRODUCER_USED
 from connect.core.config.config_def import Read, Values
+from connect.core.config.ineffective_keys import ineffective
 from connect.core.config.properties import NOTHING, ConfigTransformer, Properties, ProviderFactory
-from connect.core.config.rest_settings import (
-    ADMIN_HTTPS_PREFIX,
-    INSECURE,
-    RestListener,
-    check_access,
-    parse_listener,
-    serves_others,
-)
-from connect.core.config.security_settings import suites_notice
-from connect.core.config.worker_settings import IGNORED, WORKER, WORKER_PREFIXES, converter_notice
+from connect.core.config.rest_settings import INSECURE, RestListener, check_access, parse_listener, serves_others
+from connect.core.config.worker_settings import WORKER
 from connect.core.errors import ConfigError
 from connect.core.model import NewTopic
 
@@ -83,7 +74,7 @@ class WorkerConfig:
 
     def located(self, error: ConfigError) -> ConfigError:
         """Return the error with the file and line of its key, if there is a file, and without resolved secrets."""
-        return _located(error, self.raw, self.props)
+        return error if error.file is not None else _located(error, self.raw, self.props)
 
     #: Whether FileStreamSource is available.
     may_read_files = Read("file.stream.source.enable", Values.boolean)
@@ -290,51 +281,3 @@ def _check_topics(config: WorkerConfig) -> None:
             raise ConfigError(f"audit.topic is '{audit.name}', which cannot be a topic; name another", "audit.topic")
     if not config.group_id:
         raise ConfigError("group.id is empty; name the group", "group.id")
-
-
-def ineffective(props: Mapping[str, str]) -> Iterator[str]:
-    """Yield a warning for each property without effect."""
-    if "config.storage.partitions" in props:
-        yield "config.storage.partitions has no effect: the config topic always has one partition"
-    for kind in ("config", "offset", "status"):
-        if f"{kind}.storage.cleanup.policy" in props:
-            yield f"{kind}.storage.cleanup.policy has no effect: the topic is always compacted"
-    for key, value in props.items():
-        suites = suites_notice(key, value)
-        if suites is not None:
-            yield f"{key} {suites}"
-        schema = converter_notice(key)
-        if schema is not None:
-            yield f"{key} {schema}"
-        if key.startswith(("internal.key.converter", "internal.value.converter")):
-            yield f"{key} has no effect: internal converters are JsonConverter without schemas"
-        elif key in ("plugin.path", "plugin.discovery"):
-            yield f"{key} has no effect: plugins here are Python packages, found by their entry points"
-        elif key in IGNORED:
-            yield f"{key} {IGNORED[key]}"
-        elif key.startswith(_CLIENT_PREFIXES) and key not in WORKER and not key.startswith(ADMIN_HTTPS_PREFIX):
-            yield from _of_client(key)
-        elif key in ADMIN and (key not in WORKER or key in IGNORED_SECURITY):
-            yield f"{key} is not supported yet and has no effect"
-        elif key not in WORKER and not key.startswith(WORKER_PREFIXES):
-            yield f"{key} is not known and has no effect{_meant(key, WORKER.settings)}"
-
-
-def _of_client(key: str) -> Iterator[str]:
-    """Yield a warning for a key of connectors' clients without effect."""
-    kind, _, name = key.partition(".")
-    known = CLIENTS[kind].settings
-    if name == "interceptor.classes":
-        yield f"{key} has no effect: Java classes cannot be loaded here"
-    elif kind == "producer" and name in PRODUCER_USED:
-        return
-    elif name in IGNORED:
-        yield f"{key} {IGNORED[name]}"
-    elif name in IGNORED_SECURITY or (name in ADMIN and name not in WORKER):
-        yield f"{key} is not supported yet and has no effect"
-    elif name not in known:
-        yield f"{key} is not known and has no effect{_meant(name, known, f'{kind}.')}"
-
-
-def _meant(key: str, known: Iterable[str], prefix: str = "") -> str:
-    return "".join(f"; is {prefix}{name} meant?" for name in get_close_matches(key, known, 1, 0.8))

@@ -8,6 +8,7 @@ A test compares them with the code.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Final
 
 from connect.core.config.client_settings import COMMON, changed
@@ -238,22 +239,53 @@ OWN: Final = ConfigDef.of(
 WORKER: Final = _CLIENT | _CONVERTERS | _WORK | _PLUGINS | _METRICS | _GROUP | _STORAGE | REST | SECURITY | OWN
 #: Keys with these prefixes are those of a converter.
 CONVERTER_PREFIXES: Final = ("key.converter.", "value.converter.", "header.converter.")
-#: Keys with these prefixes are passed on to clients, topics, plugins or listeners.
-WORKER_PREFIXES: Final = (
-    "producer.",
-    "consumer.",
-    "admin.",
-    "config.storage.",
-    "offset.storage.",
-    "status.storage.",
-    "config.providers.",
-    *CONVERTER_PREFIXES,
-    "listeners.https.",
-    "admin.listeners.https.",
-    "connector.client.config.override.",
-    "metrics.context.",
-    "spark.",
-    "link.",
+#: Keys with these prefixes name an internal topic, or are configs of one.
+STORAGE_PREFIXES: Final = ("config.storage.", "offset.storage.", "status.storage.")
+#: Java gives these to metrics reporters (KIP-606).
+METRICS_CONTEXT: Final = "metrics.context."
+#: Keys of the control link, which connectors declare.
+LINK: Final = ("link.listener", "link.advertised.address")
+#: The configs that a topic can have (Kafka's ``TopicConfig``), those of the last releases included.
+TOPIC_CONFIGS: Final = frozenset(
+    (
+        "cleanup.policy",
+        "compression.gzip.level",
+        "compression.lz4.level",
+        "compression.type",
+        "compression.zstd.level",
+        "delete.retention.ms",
+        "errors.deadletterqueue.group.enable",
+        "file.delete.delay.ms",
+        "flush.messages",
+        "flush.ms",
+        "follower.replication.throttled.replicas",
+        "index.interval.bytes",
+        "leader.replication.throttled.replicas",
+        "local.retention.bytes",
+        "local.retention.ms",
+        "max.compaction.lag.ms",
+        "max.message.bytes",
+        "message.downconversion.enable",
+        "message.format.version",
+        "message.timestamp.after.max.ms",
+        "message.timestamp.before.max.ms",
+        "message.timestamp.difference.max.ms",
+        "message.timestamp.type",
+        "min.cleanable.dirty.ratio",
+        "min.compaction.lag.ms",
+        "min.insync.replicas",
+        "preallocate",
+        "remote.log.copy.disable",
+        "remote.log.delete.on.disable",
+        "remote.storage.enable",
+        "retention.bytes",
+        "retention.ms",
+        "segment.bytes",
+        "segment.index.bytes",
+        "segment.jitter.ms",
+        "segment.ms",
+        "unclean.leader.election.enable",
+    )
 )
 
 
@@ -277,6 +309,25 @@ _INSTEAD: Final[Mapping[str, str]] = {
     "socket.connection.setup.timeout.ms": _SETUP,
 }
 IGNORED: Final[Mapping[str, str]] = {key: f"has no effect: {instead}" for key, instead in _INSTEAD.items()}
+
+
+def why_ignored(key: str) -> str | None:
+    """Return why one of Java's keys has no effect, without its subject; None if it has one, or is not known."""
+    return f"has no effect: {_METRICS_PAGE}" if key.startswith(METRICS_CONTEXT) else IGNORED.get(key)
+
+
+def storage_notice(key: str) -> str | None:
+    """Return what is wrong with a key of an internal topic, which has one of ``STORAGE_PREFIXES``; None if nothing."""
+    kind, _, name = key.split(".", 2)
+    if key == "config.storage.partitions":
+        return "has no effect: the config topic always has one partition"
+    if name == "cleanup.policy":
+        return "has no effect: the topic is always compacted"
+    if key in WORKER or name in TOPIC_CONFIGS:
+        return None
+    known = ("topic", "partitions", "replication.factor", *TOPIC_CONFIGS)
+    hint = "".join(f"; is {kind}.storage.{one} meant?" for one in get_close_matches(name, known, 1, 0.8))
+    return f"is not known: brokers may refuse to create the topic with it{hint}"
 
 
 def converter_notice(key: str) -> str | None:

@@ -181,7 +181,6 @@ def connection_settings(properties: Mapping[str, str], *, client_id: str, where:
 
     Raises:
         ConfigError: A key is missing, invalid or contradicts another, or the library for a mechanism is missing.
-        SecurityError: A key store cannot be used.
     """
     # Java trims every value, passwords included.
     plain = {key: trim(str(value)) for key, value in properties.items()}

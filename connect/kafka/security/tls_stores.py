@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from connect.core.config.config_def import trim
 from connect.core.config.security_settings import KEY as SUITES
 from connect.core.config.security_settings import OPENSSL_NAMES, TLS_1_3, unknown_suites
-from connect.core.errors import ConfigError, SecurityError
+from connect.core.errors import ConfigError
 from connect.kafka.security import jks_store
 from connect.kafka.security.renewal import watch
 from connect.kafka.security.tls import VERSIONS, TlsSettings
@@ -55,12 +55,12 @@ def pem_certificates(text: str) -> str:
     """Return the certificates in a PEM text. Raises StoreError for an invalid one."""
     found = [_block(match) for match in _CERTIFICATE.finditer(text)]
     if not found:
-        raise StoreError("holds no PEM certificate")
+        raise StoreError("holds no PEM certificate; write PEM, or correct the store's type")
     try:
         for pem in found:
             x509.load_pem_x509_certificate(pem.encode())
     except ValueError:
-        raise StoreError("holds a damaged PEM certificate") from None
+        raise StoreError("holds a damaged PEM certificate; export it again") from None
     return "".join(found)
 
 
@@ -68,7 +68,7 @@ def pem_key_chain(text: str, password: str | None) -> KeyChain:
     """Return the decrypted private key and the certificates of a PEM text. Raises StoreError."""
     match = _PRIVATE_KEY.search(text)
     if match is None:
-        raise StoreError("holds no PEM private key")
+        raise StoreError("holds no PEM private key; write PEM, or correct the store's type")
     key = _block(match)
     encrypted = "ENCRYPTED" in key
     if encrypted and password is None:
@@ -76,8 +76,8 @@ def pem_key_chain(text: str, password: str | None) -> KeyChain:
     try:
         loaded = serialization.load_pem_private_key(key.encode(), _bytes(password) if encrypted else None)
     except (ValueError, TypeError):
-        hint = "; is ssl.key.password right?" if encrypted else ""
-        raise StoreError(f"holds a private key that cannot be read{hint}") from None
+        hint = "correct ssl.key.password" if encrypted else "export it again as PKCS#8"
+        raise StoreError(f"holds a private key that cannot be read; {hint}") from None
     return KeyChain(_pkcs8(loaded), pem_certificates(text))
 
 
@@ -181,7 +181,7 @@ def _trusted_certificates(data: bytes, password: str | None) -> str:
         opened = _open_pkcs12(data, password)
         ders = [_der(each.certificate) for each in opened.additional_certs]
     if not ders:
-        raise StoreError("holds no trusted certificate")
+        raise StoreError("holds no trusted certificate; import the issuer's: keytool -importcert")
     return _pem(ders)
 
 
@@ -190,18 +190,18 @@ def _key_chain(data: bytes, password: str, key_password: str | None) -> KeyChain
     if not data.startswith(jks_store.MAGIC):
         opened = _open_pkcs12(data, password)
         if opened.key is None or opened.cert is None:
-            raise StoreError("holds no private key with its certificate")
+            raise StoreError("holds no private key with its certificate; name the store that has them")
         chain = [opened.cert, *opened.additional_certs]
         return KeyChain(_pkcs8(opened.key), _pem(_der(each.certificate) for each in chain))
     keys = _open_jks(data, password).keys
     if not keys:
-        raise StoreError("holds no private key")
+        raise StoreError("holds no private key; name the store that has it")
     protected, ders = keys[min(keys)]
     try:
         key = jks_store.unprotected_key(protected, key_password if key_password is not None else password)
         loaded = serialization.load_der_private_key(key, None)
     except (ValueError, TypeError):
-        raise StoreError("holds a private key that cannot be decrypted; is ssl.key.password right?") from None
+        raise StoreError("holds a private key that cannot be decrypted; correct ssl.key.password") from None
     return KeyChain(_pkcs8(loaded), _pem(ders))
 
 
@@ -209,9 +209,9 @@ def _open_jks(data: bytes, password: str | None) -> jks_store.JksStore:
     try:
         return jks_store.read_jks(data, password)
     except jks_store.WrongPassword:
-        raise StoreError("does not open with the password given") from None
+        raise StoreError("does not open with the password given; correct the store's password") from None
     except jks_store.DamagedStore:
-        raise StoreError("is a damaged JKS store") from None
+        raise StoreError("is a damaged JKS store; copy or export it again") from None
 
 
 def _open_pkcs12(data: bytes, password: str | None) -> pkcs12.PKCS12KeyAndCertificates:
@@ -220,12 +220,14 @@ def _open_pkcs12(data: bytes, password: str | None) -> pkcs12.PKCS12KeyAndCertif
     if data.startswith(_JCEKS_MAGIC):
         raise StoreError("is a JCEKS store; convert it: keytool -importkeystore -deststoretype PKCS12")
     if not data.startswith(b"\x30"):
-        raise StoreError("is neither a PKCS#12 nor a JKS store")
+        raise StoreError("is neither a PKCS#12 nor a JKS store; correct its path or its type")
     try:
         return pkcs12.load_pkcs12(data, _bytes(password))
     except ValueError:
-        hint = "with the password given" if password is not None else "without a password"
-        raise StoreError(f"does not open {hint}") from None
+        given, change = (
+            ("with the password given", "correct") if password is not None else ("without a password", "set")
+        )
+        raise StoreError(f"does not open {given}; {change} the store's password") from None
 
 
 def _block(match: re.Match[str]) -> str:
@@ -250,7 +252,7 @@ def _pem(ders: Iterable[bytes]) -> str:
     try:
         certificates = [x509.load_der_x509_certificate(der) for der in ders]
     except ValueError:
-        raise StoreError("holds a damaged certificate") from None
+        raise StoreError("holds a damaged certificate; export it again") from None
     return "".join(each.public_bytes(serialization.Encoding.PEM).decode() for each in certificates)
 
 
@@ -274,8 +276,7 @@ def tls_settings(properties: Mapping[str, str], where: str) -> TlsSettings:
         where: The owner of the settings for messages, such as ``cluster us``.
 
     Raises:
-        ConfigError: Keys contradict each other, or a file cannot be read.
-        SecurityError: A store cannot be opened or holds nothing usable.
+        ConfigError: Keys contradict each other, or a store cannot be read or opened, or holds nothing usable.
     """
     own = {key: value for key, value in properties.items() if key.startswith("ssl.")}
     files = watch(own, where, _read_again)  # before they are read, so that no change is missed
@@ -442,19 +443,21 @@ class _Store:
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise ConfigError(
-                f"{self._where}: {self.key('location')} {location} cannot be read: {reason}", self.key("location")
+                f"{self._where}: {self.key('location')} {location} cannot be read: {reason}; correct the path, or "
+                "the file's permissions",
+                self.key("location"),
             ) from None
 
     def read_text(self, location: str) -> str:
         return self.read(location).decode("utf-8", errors="replace")
 
     def opened(self, name: str, open_store: Callable[[], _T]) -> _T:
-        """Return the result of ``open_store``; turn its error into a :class:`SecurityError` with the key and file."""
+        """Return the result of ``open_store``; its error becomes a :class:`ConfigError` with the key."""
         try:
             return open_store()
         except StoreError as error:
             place = f" {self._properties[self.key(name)]}" if name == "location" else ""
-            raise SecurityError(f"{self._where}: {self.key(name)}{place} {error}") from None
+            raise ConfigError(f"{self._where}: {self.key(name)}{place} {error}", self.key(name)) from None
 
 
 def main() -> None:

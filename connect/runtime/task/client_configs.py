@@ -67,7 +67,6 @@ def client_connection(
 
     Raises:
         ConfigError: A key is missing or wrong.
-        SecurityError: A key store is unusable.
     """
     props = client_props(config, connector, kind)
     java = {"producer": "connector-producer", "consumer": "connector-consumer", "admin": "connector-adminclient"}

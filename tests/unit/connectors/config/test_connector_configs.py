@@ -21,6 +21,7 @@ from connectors.config.client_config import flow_clients
 from connectors.config.connector_configs import (
     MirrorSourceSettings,
     OffsetSyncsSettings,
+    checkpoint_settings,
     make_group_filter,
     make_property_filter,
     make_topic_filter,
@@ -90,8 +91,8 @@ async def test_a_workers_converters_are_named_when_the_connector_is_made() -> No
 @pytest.mark.parametrize(
     ("more", "named"),
     [
-        ({}, "target admin: cluster eu: target.cluster.bootstrap.servers is missing"),
-        ({"target.admin.bootstrap.servers": "x"}, "target admin: .*target.admin.bootstrap.servers"),
+        ({}, "cluster eu: target.cluster.bootstrap.servers is missing"),
+        ({"target.admin.bootstrap.servers": "x"}, "cluster eu: .*target.admin.bootstrap.servers"),
     ],
 )
 def test_a_connectors_clients_are_named_by_its_keys(more: dict[str, str], named: str) -> None:
@@ -99,6 +100,17 @@ def test_a_connectors_clients_are_named_by_its_keys(more: dict[str, str], named:
     host = SimpleNamespace(worker={**WORKER_CONFIG, "bootstrap.servers": "b:9092"})
     with pytest.raises(ConfigError, match=named):
         settings_of(props, cast(MirrorHost, host))
+
+
+@pytest.mark.parametrize("prefix", ["source.cluster.", "source.admin."])
+def test_a_store_of_a_connector_that_cannot_be_read_is_named_by_its_key(prefix: str) -> None:
+    props = {**ALIASES, f"{prefix}security.protocol": "SSL", f"{prefix}ssl.truststore.location": "/none.p12"}
+    found = checkpoint_settings(props | {"source.cluster.bootstrap.servers": "a:9092"})
+    with pytest.raises(
+        ConfigError, match=rf"^cluster us: {prefix}ssl.truststore.location /none.p12 cannot be read"
+    ) as got:
+        found.connection("source", "admin", "role")
+    assert got.value.key == f"{prefix}ssl.truststore.location"
 
 
 def test_defaults() -> None:

@@ -88,6 +88,19 @@ def test_keys_that_are_heeded_or_switched_off_are_not_named(line: str) -> None:
         ("rest.extension.classes = x", "pointless", "only the public REST API has extensions"),
         ("us->eu.value.converter.schema.content = {}", "pointless", "it is for sinks, which do not run here"),
         ("listeners.https.ssl.keystore.locaton = x", "unknown", "is listeners.https.ssl.keystore.location meant?"),
+        ("listeners.https.sasl.mechanism = x", "unknown", "is not known"),
+        ("us.listeners = http://:1", "misplaced", "set listeners without a prefix"),
+        ("us.rest.auth.basic.file = x", "misplaced", "set rest.auth.basic.file without a prefix"),
+        ("us.listeners.https.ssl.key.password = x", "misplaced", "without a prefix"),
+        ("us.metrics.context.x = y", "pointless", "/metrics serves"),
+        ("connector.client.config.override.policy = None", "pointless", "may override every setting"),
+        ("us.connector.client.config.override.policy = None", "pointless", "may override every setting"),
+        ("config.storage.replication.factr = 1", "unknown", "is config.storage.replication.factor meant?"),
+        ("us.offset.storage.retention = 1", "unknown", "brokers may refuse"),
+        ("eu.status.storage.cleanup.policy = delete", "pointless", "always compacted"),
+        ("config.providers.vault.class = file", "pointless", "config.providers does not name 'vault'"),
+        ("transforms.mask.type = x", "misplaced", "us->eu.transforms.mask.type"),
+        ("us->eu.transforms.mask.type = x", "unknown", "us->eu.transforms does not name 'mask'"),
         ("us.security.providers = x.Y", "unsupported", "is not supported yet"),
         ("security.providers = x.Y", "unsupported", "is not supported yet"),
         ("us.default.api.timeout.ms = 5", "unsupported", "is not supported yet"),
@@ -143,6 +156,9 @@ def test_no_value_is_ever_repeated() -> None:
 def test_what_a_file_gives_each_connector_needs_no_word() -> None:
     given = ("source.cluster.alias", "target.cluster.session.timeout.ms", "source.producer.bootstrap.servers")
     assert connector_notices(dict.fromkeys(given, "x")) == []
+    assert connector_notices({"transforms": "a", "transforms.a.type": "x"}) == []
+    (step,) = connector_notices({"transforms": "a", "transforms.b.type": "x"})
+    assert step.text == "transforms.b.type has no effect: transforms does not name 'b'"
     assert [one.key for one in connector_notices({"target.producer.linger.ms": "5", "topicz": "x"})] == [
         "target.producer.linger.ms",
         "topicz",

@@ -138,7 +138,6 @@ def test_providers_of_the_users_own_stay() -> None:
 def test_a_rack_named_by_a_variable_is_read_in_and_that_of_a_label_is_said_to_have_no_effect() -> None:
     found = translation(NEW + "  rack: {type: environment-variable, envVarName: ZONE}\n")
     assert not found.notices
-    assert found.worker["consumer.client.rack"] == "${strimzienv:ZONE}"
     assert source_of(found).config["consumer.client.rack"] == "${strimzienv:ZONE}"
     (notice,) = translation(NEW + "  rack: {topologyKey: zone}\n").notices
     assert notice.path == "spec.rack"

@@ -10,17 +10,21 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.serialization import pkcs12
 
 from connect.cli.check.check_file import checked
 from connect.cli.check.findings import CheckFinding, FileKind, Level
 from connect.cli.daemons import (
     connect_distributed,
     connect_mirror_maker,
+    kafka_mirror_maker,
     mirror_process,
     strimzi_resource,
     worker_process,
 )
 from connect.core.errors import HeliographError, PermanentError
+from tests.kit.certificates import make_party
 from tests.kit.documented import blocks
 from tests.kit.java_files import SAMPLE_MIRROR, SAMPLE_WORKER
 
@@ -63,6 +67,7 @@ def _resource() -> str:
 WORKER: Final = _lines(SAMPLE_WORKER)
 MIRROR: Final = _lines(SAMPLE_MIRROR)
 RESOURCE: Final = _resource().replace("  mirrors:", "    config:\n      client.id: x\n  mirrors:")
+CONSUMER: Final = "bootstrap.servers = localhost:9092\ngroup.id = g\n"
 FULL: Final = """\
   version: 4.3.0
   clientRackInitImage: x
@@ -74,6 +79,13 @@ FULL: Final = """\
   tracing: {type: opentelemetry}
 """
 Start = Callable[[Path], int]
+
+
+def stores(prefix: str, name: str = "store.p12", password: str = "guess", kind: str = "PKCS12") -> str:
+    """The keys of a trust store under a prefix, and of the protocol that reads it."""
+    given = {"location": f"{{folder}}/{name}", "password": password, "type": kind}
+    lines = "".join(f"{prefix}ssl.truststore.{key} = {value}\n" for key, value in given.items() if value)
+    return f"{prefix}security.protocol = SSL\n{lines}"
 
 
 def start_worker(file: Path) -> int:
@@ -89,6 +101,13 @@ def start_resource(file: Path) -> int:
         str(file), secrets=file.parent, settings=["listeners=http://127.0.0.1:0"]
     )
     return strimzi_resource.run_resource("x", arguments)
+
+
+def start_consumer(file: Path) -> int:
+    producer = file.with_name("producer")
+    producer.write_text("bootstrap.servers = localhost:9092\n")
+    arguments = ["--consumer.config", str(file), "--producer.config", str(producer), "--whitelist", "x"]
+    return kafka_mirror_maker.run_with_arguments(arguments)
 
 
 ROWS: Final[dict[str, tuple[FileKind, Start, str, int]]] = {
@@ -113,6 +132,31 @@ ROWS: Final[dict[str, tuple[FileKind, Start, str, int]]] = {
         2,
     ),
     "resource, no secret": (FileKind.STRIMZI, start_resource, RESOURCE.replace("us-ca", "none"), 1),
+}
+
+
+#: A file whose trust store cannot be used, and the beginning of the error, with the line of the store's location.
+STORES: Final[dict[str, tuple[FileKind, Start, str, str]]] = {
+    "worker, password": (FileKind.WORKER, start_worker, stores("") + WORKER + _PORT, "2: "),
+    "worker, missing": (FileKind.WORKER, start_worker, stores("", "none") + WORKER + _PORT, "2: "),
+    "worker, type": (FileKind.WORKER, start_worker, stores("", password="", kind="PEM") + WORKER + _PORT, "2: "),
+    "worker, REST": (
+        FileKind.WORKER,
+        start_worker,
+        _HTTPS.replace("none", "store") + "listeners.https.ssl.keystore.password = guess\n" + WORKER,
+        "2: ",
+    ),
+    "mirror": (FileKind.MIRROR, start_mirror, stores("A.") + MIRROR, "2: cluster A: A."),
+    "mirror, type": (FileKind.MIRROR, start_mirror, stores("B.", password="", kind="PEM") + MIRROR, "2: cluster B: B."),
+    "mirror, producer": (FileKind.MIRROR, start_mirror, stores("B.producer.") + MIRROR, "2: cluster B: B.producer."),
+    "mirror, REST": (
+        FileKind.MIRROR,
+        start_mirror,
+        _HTTPS.replace("none", "store") + "listeners.https.ssl.keystore.password = guess\n" + MIRROR + _PUBLIC,
+        "2: ",
+    ),
+    "consumer": (FileKind.CONSUMER, start_consumer, stores("") + CONSUMER, "2: "),
+    "consumer, missing": (FileKind.CONSUMER, start_consumer, stores("", "none") + CONSUMER, "2: "),
 }
 
 
@@ -169,3 +213,34 @@ def test_a_start_says_nothing_that_check_did_not(
         assert any(each.text in one for each in found), (one, [each.text for each in found])
     errors = [each for each in found if each.level is Level.ERROR]
     assert refused == "enough" if not errors else any(is_of(each, refused) for each in errors), (refused, errors)
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_store_that_cannot_be_used_has_a_line_and_a_remedy(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind, start, text, begins = STORES[name]
+    certificate = make_party("us", None).certificate
+    (tmp_path / "store.p12").write_bytes(
+        pkcs12.serialize_java_truststore(
+            [pkcs12.PKCS12Certificate(certificate, None)], serialization.BestAvailableEncryption(b"right")
+        )
+    )
+    file = tmp_path / "file"
+    file.write_text(text.replace("{folder}", str(tmp_path)))
+    report = asyncio.run(checked(file, kind, offline=True))
+    errors = [one for one in report.findings if one.level is Level.ERROR]
+    assert [one.line for one in errors] == [2], report.findings
+    monkeypatch.setattr(connect_mirror_maker, "_spark", lambda _: None)
+    monkeypatch.setattr(connect_distributed, "configure_logging", lambda *_: None)
+    try:
+        start(file)
+        refused = capsys.readouterr().err.partition("error: ")[2].strip()
+    except HeliographError as error:
+        refused = str(error)
+    assert refused.startswith(f"{file}:{begins}")
+    assert refused.endswith(errors[0].text)
+    for said in (refused, errors[0].text):
+        assert "store.location " in said
+        assert re.search(r"; (write PEM, or )?correct ", said)
+        assert "guess" not in said

@@ -147,7 +147,7 @@ class FakeWorker:
 
 def wanted(state: TargetState | None) -> WantedConnector:
     one = source_of(translation(NEW))
-    return WantedConnector(one.name, one.config, state, one.node)
+    return WantedConnector(one.name, one.config, state, one.mirror, one.node)
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,27 @@ def test_references_are_resolved_and_stay_hidden(monkeypatch: pytest.MonkeyPatch
         ("producer.linger.mss", "is producer.linger.ms meant?"),
         ("plugin.path", "Python packages"),
         ("value.converter.schema.content", "has no effect: it is for sinks, which do not run here"),
-        ("consumer.metadata.max.age.ms", "has no effect: metadata is refreshed when"),
+        ("consumer.max.poll.records", "has no effect: only sinks use it, which do not run here"),
+        ("consumer.ssl.cipher.suites", "has no effect: only sinks use it, which do not run here"),
+        ("consumer.max.pol.records", "is consumer.max.poll.records meant?"),
+        ("producer.buffer.memory", "is not supported yet and has no effect"),
+        ("producer.override.acks", "set it in a connector's config, or producer.acks for all connectors"),
+        ("admin.metadata.max.age.ms", "has no effect: metadata is refreshed when"),
+        ("listeners.https.ssl.keystore.locaton", "is listeners.https.ssl.keystore.location meant?"),
+        ("admin.listeners.https.ssl.truststore.pasword", "is admin.listeners.https.ssl.truststore.password meant?"),
+        ("listeners.https.sasl.mechanism", "is not known and has no effect"),
+        ("listeners.https.ssl.protocol", "is not supported yet and has no effect"),
+        ("admin.listeners.https.ssl.provider", "is not supported yet and has no effect"),
+        ("metrics.listeners.https.ssl.key.password", "use listeners.https.ssl.key.password"),
+        ("metrics.context.region", "has no effect: /metrics serves the current value"),
+        ("connector.client.config.override.polcy", "is connector.client.config.override.policy meant?"),
+        ("link.listner", "is link.listener meant?"),
+        ("config.storage.replication.factr", "is config.storage.replication.factor meant?"),
+        ("status.storage.retention", "brokers may refuse to create the topic with it"),
+        ("config.providers.vault.class", "config.providers does not name 'vault'"),
+        ("tasks.max", "has no effect in a worker's file: set it in the config of a connector"),
+        ("transforms.a.type", "has no effect in a worker's file: set it in the config of a connector"),
+        ("forwarding.admin.class", "set it in the config of a mirror's connector, or a mm2.properties"),
         ("admin.retries", "is not supported yet and has no effect"),
         ("producer.ssl.protocol", "is not supported yet and has no effect"),
         ("listeners.https.ssl.cipher.suites", "cannot select among the suites of TLS 1.3"),
@@ -187,6 +207,14 @@ def test_what_has_no_effect_is_said(key: str, said: str) -> None:
     (warning,) = WorkerConfig.parse({**SMALLEST, key: "TLS_AES_256_GCM_SHA384"}).warnings
     assert warning.startswith(key)
     assert said in warning
+
+
+@pytest.mark.parametrize("key", ["clas", "param.allowed.path"])
+def test_a_misspelt_parameter_of_a_provider_is_said(key: str) -> None:
+    providers = {"config.providers": "f", "config.providers.f.class": "file", f"config.providers.f.{key}": "/x"}
+    (warning,) = WorkerConfig.parse({**SMALLEST, **providers}).warnings
+    assert warning.startswith(f"config.providers.f.{key} is not known and has no effect")
+    assert "config.providers.f.param.allowed.paths" in warning
 
 
 def test_a_repeated_address_is_forgiven_with_a_warning() -> None:
@@ -200,7 +228,9 @@ def test_a_repeated_address_is_forgiven_with_a_warning() -> None:
     [
         "spark.master",
         "producer.acks",
-        "consumer.max.poll.records",
+        "producer.compression.zstd.level",
+        "status.storage.segment.ms",
+        "link.advertised.address",
         "producer.metadata.max.age.ms",
         "key.converter.schemas.enable",
         "producer.sasl.client.callback.handler.class",
