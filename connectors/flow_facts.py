@@ -302,6 +302,8 @@ class FlowFacts(Wired):
         records_per_s: Copied records a second.
         skipped: Records that the target refused and that were left out.
         lost: Source offsets that were lost and that a policy has passed over.
+        stopped_by: ``failover`` or ``failback`` if one has stopped the flow and moved its groups, else empty;
+            ``stopped_by_ms`` is when it ended.
         verified: What is known of its verifications; None if none has ended.
         unchecked: What could not be read, and why.
         rest: The URL of a worker's REST API, and ``file`` the properties file, for commands.
@@ -327,6 +329,8 @@ class FlowFacts(Wired):
     checkpoint_ms: int = UNKNOWN
     skipped: int = 0
     lost: int = 0
+    stopped_by: str = ""
+    stopped_by_ms: int = UNKNOWN
     verified: VerifiedFacts | None = None
     unchecked: tuple[str, ...] = ()
     rest: str = ""

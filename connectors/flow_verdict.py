@@ -14,6 +14,7 @@ from typing import Final
 
 from connect.core.model import State
 from connect.core.wording import age_text, bytes_text, counted, named
+from connectors.failover_readiness import FailoverReadiness, ago, copies, readiness
 from connectors.flow_facts import (
     RECOVERING,
     STARTING,
@@ -23,7 +24,7 @@ from connectors.flow_facts import (
     differences_text,
     verified_text,
 )
-from connectors.flow_progress import UNKNOWN, since_text
+from connectors.flow_progress import since_text
 from connectors.formats.types import QUARANTINED, FlowName, Wired
 
 #: A flow whose oldest waiting record is older than this is behind. Positions are stored every 10 s.
@@ -89,17 +90,6 @@ class Action(Wired):
 
 
 @dataclass(frozen=True, slots=True)
-class FailoverReadiness(Wired):
-    """Whether a failover to the target could start now (None: not known), and how many records of how many partitions
-    would be lost if the source were lost now (-1 unknown)."""
-
-    can_start: bool | None
-    records: int
-    partitions: int
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True)
 class FlowVerdict(Wired):
     """A flow in words. ``also`` are sentences on what else is wrong, the worst first; ``lag`` is the part of a sentence
     that says how far behind it is; ``verified`` is on its last verification, empty if none has ended."""
@@ -135,7 +125,7 @@ def judge(facts: FlowFacts) -> FlowVerdict:
         f"{facts.flow} {first.sentence}",
         tuple(f"It {one.sentence}" for one in found[1:]),
         tuple(dict.fromkeys(action for one in found for action in one.actions)),
-        _failover(facts),
+        readiness(facts),
         lag_text(facts.lag),
         "" if facts.verified is None else verified_text(facts.verified, facts.at_ms),
     )
@@ -170,8 +160,12 @@ def _findings(facts: FlowFacts) -> list[_Finding]:
 
 
 def _of_workers(facts: FlowFacts) -> Iterator[_Finding]:
+    if facts.stopped_by:
+        # Whether a worker runs it is of no matter: it must not copy back what the other direction copies.
+        yield _of_move(facts)
+        return
     if facts.has_worker is False:
-        last = "" if facts.heartbeat_ms < 0 else f", and its last heartbeat was {_ago(facts.heartbeat_ms, facts)}"
+        last = "" if facts.heartbeat_ms < 0 else f", and its last heartbeat was {ago(facts.heartbeat_ms, facts)}"
         start = f"heliograph mirror {_file(facts)}"
         yield _Finding(
             FlowWord.ENDED,
@@ -192,13 +186,32 @@ def _of_workers(facts: FlowFacts) -> Iterator[_Finding]:
         )
 
 
+def _of_move(facts: FlowFacts) -> _Finding:
+    """Say that a failover or failback has stopped the flow, and how groups return."""
+    source, target = facts.flow
+    back = "failover" if facts.stopped_by == "failback" else "failback"
+    return _Finding(
+        FlowWord.STOPPED,
+        Urgency.WARNING,
+        f"copies nothing: a {facts.stopped_by} to {target} stopped it {ago(facts.stopped_by_ms, facts)}. The live "
+        f"direction is {target}->{source}.",
+        (
+            Action(
+                f"flow {facts.flow}",
+                f"leave it stopped; to move groups back to {source}",
+                f"heliograph {back} {_file(facts)} --to {shlex.quote(source)}",
+            ),
+        ),
+    )
+
+
 def _of_clusters(facts: FlowFacts) -> Iterator[_Finding]:
     sides = (("source", facts.flow.source, facts.contact.source), ("target", facts.flow.target, facts.contact.target))
     for side, alias, cluster in sides:
         if cluster.answers is False:
             effect = "copies nothing, and its lag is unknown" if side == "source" else "copies nothing"
             check = f"heliograph check {_file(facts)}"
-            last = f" (last answer {_ago(cluster.answered_ms, facts)})" if cluster.answered_ms >= 0 else ""
+            last = f" (last answer {ago(cluster.answered_ms, facts)})" if cluster.answered_ms >= 0 else ""
             yield _Finding(
                 FlowWord.UNREACHABLE,
                 Urgency.ERROR,
@@ -212,7 +225,7 @@ def _of_tasks(facts: FlowFacts) -> Iterator[_Finding]:
     if facts.connector_state == State.FAILED:
         remedy = "remove the cause, then restart it"
         # Tasks run on without their connector.
-        effect = "copies nothing" if not _copies(facts) else "does not follow changes of its topics"
+        effect = "copies nothing" if not copies(facts) else "does not follow changes of its topics"
         yield _Finding(
             FlowWord.FAILED,
             Urgency.ERROR,
@@ -345,7 +358,7 @@ def _of_lag(facts: FlowFacts, *, is_explained: bool) -> Iterator[_Finding]:
         if is_explained and not facts.unchecked:
             return
         why = _because(named(facts.unchecked, 1))
-        known = f" (last known {_ago(lag.known_ms, facts)})" if lag.known_ms >= 0 else ""
+        known = f" (last known {ago(lag.known_ms, facts)})" if lag.known_ms >= 0 else ""
         yield _Finding(FlowWord.UNKNOWN, Urgency.UNKNOWN, f"has an unknown lag{known}{why}.")
         return
     if not lag.partitions and not facts.unchecked:
@@ -407,69 +420,6 @@ def _all_well(facts: FlowFacts) -> str:
     return f"runs: {counted(lag.records, 'record')} {'waits' if lag.records == 1 else 'wait'}{_oldest(lag)}."
 
 
-def _failover(facts: FlowFacts) -> FailoverReadiness:
-    lag, (source, target) = facts.lag, facts.flow
-    waiting = lag.waiting if lag.records >= 0 else UNKNOWN
-    if facts.contact.target.answers is False:
-        why = f"No failover could start now: the target {target} does not answer, so its groups cannot be changed."
-        return FailoverReadiness(can_start=False, records=lag.records, partitions=waiting, sentence=why)
-    if lag.records >= 0 and not lag.partitions:
-        why = "No failover could start now: the flow copies no topic."
-        return FailoverReadiness(can_start=False, records=0, partitions=0, sentence=why)
-    groups = ""
-    if facts.checkpoint_ms >= 0:
-        groups = f" Groups would continue at their last checkpoint, written {_ago(facts.checkpoint_ms, facts)}."
-    if facts.contact.source.answers is False:
-        lost = f"What {source} has and {target} has not is unknown, and would be lost."
-        if lag.known_ms >= 0:
-            age = age_text(max(facts.at_ms - lag.known_ms, 0))
-            lost = f"What {source} got in the last {age} would be lost, and so would what waited before."
-        text = f"A failover could start now with --source-gone {source}. {lost}{groups}"
-        return FailoverReadiness(can_start=True, records=UNKNOWN, partitions=UNKNOWN, sentence=text)
-    if lag.records < 0:
-        text = "Whether a failover could start now is unknown, because the lag is unknown."
-        return FailoverReadiness(can_start=None, records=UNKNOWN, partitions=UNKNOWN, sentence=text)
-    blocked = ""
-    if facts.stopped:
-        which = ", ".join(str(one.source) for one in facts.stopped[:_NAMED])
-        which += f" and {facts.stopped_count - _NAMED} more" if facts.stopped_count > _NAMED else ""
-        why = "it is not copied to its end" if facts.stopped_count == 1 else "they are not copied to their ends"
-        blocked = f" Groups that read {which} could not move, because {why}."
-    if lag.not_checked:
-        blocked += f" What waits in {counted(lag.not_checked, 'partition')} that could not be checked is not counted."
-    if not lag.records:
-        none = "no record would be lost" if not lag.not_checked else "no record that was counted would be lost"
-        text = f"A failover could start now, and {none}.{blocked}"
-        return FailoverReadiness(can_start=True, records=0, partitions=waiting, sentence=text)
-    lost = f"{counted(lag.records, 'record')} of {counted(waiting, 'partition')} not copied yet would be lost"
-    why_not = _why_not_copied(facts)
-    if why_not:
-        text = f"No failover could finish now, because {why_not}, and what waits would not be copied."
-    else:
-        # Only over REST does a failover start a flow that is stopped.
-        if_rest = " with --rest" if facts.connector_state == State.STOPPED else ""
-        first = "first what waits in other partitions" if facts.stopped else "what waits first"
-        text = f"A failover could start now{if_rest}, and copies {first}."
-    text += f" If {source} were lost now, {lost}.{groups}{blocked}"
-    return FailoverReadiness(can_start=not why_not, records=lag.records, partitions=waiting, sentence=text)
-
-
-def _copies(facts: FlowFacts) -> bool:
-    return any(one.state == State.RUNNING for one in facts.tasks)
-
-
-def _why_not_copied(facts: FlowFacts) -> str:
-    """Return why what waits is not copied until an operator acts, so that a failover would wait for it in vain."""
-    if facts.has_worker is False:
-        return "no worker runs the flow"
-    if facts.connector_state == State.PAUSED:
-        return f"connector {facts.connector} is PAUSED"
-    if facts.connector_state == State.FAILED and not _copies(facts):
-        return f"connector {facts.connector} has failed"
-    failed = [one.task for one in facts.tasks if one.state == State.FAILED]
-    return f"{'task' if len(failed) == 1 else 'tasks'} {named(failed, _NAMED)} failed" if failed else ""
-
-
 def _oldest(lag: LagFacts) -> str:
     return f", the oldest {age_text(lag.ms)} old" if lag.ms >= 0 else ""
 
@@ -480,10 +430,6 @@ def _because(reason: str) -> str:
 
 def _more(count: int) -> str:
     return f", and {counted(count - 1, 'other')}" if count > 1 else ""
-
-
-def _ago(at_ms: int, facts: FlowFacts) -> str:
-    return f"{age_text(max(facts.at_ms - at_ms, 0))} ago"
 
 
 def _connectors(verb: str, facts: FlowFacts, options: str = "", connector: str = "") -> str:

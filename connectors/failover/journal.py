@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from connect.core.errors import PermanentError, UnreadableRecord
 from connect.core.jackson import decode_json
+from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import wall_ms
 from connect.kafka.log.committed_offsets import Partition
 from connect.kafka.log.producer import OutRecord
@@ -100,8 +101,13 @@ def before_of(moves: Sequence[GroupMove]) -> tuple[GroupBefore, ...]:
 
 async def read_runs(site: Site) -> list[FailoverRun]:
     """Read the runs of the site's flow, the newest last. Raises PermanentError if a later version wrote them."""
-    front = encode_key(site.flow.flow) + _JOURNAL
-    kept = await stored(site.target, site.flow.map_topic, site.flow.flow)
+    return await runs_of(site.target, site.flow.map_topic, site.flow.flow)
+
+
+async def runs_of(target: Cluster, map_topic: str, flow: str) -> list[FailoverRun]:
+    """Read the runs of a flow as :func:`read_runs` does."""
+    front = encode_key(flow) + _JOURNAL
+    kept = await stored(target, map_topic, flow)
     return decode_runs([value for key, value in kept.items() if key.startswith(front)])
 
 

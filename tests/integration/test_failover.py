@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from connect.cli.commands.failover import EXIT_NO_GO, run_failback, run_failover, run_undo, run_unreplicated
+from connect.cli.commands.status import run_status
 from tests.kit.brokers import KafkaCluster
 from tests.kit.processes import wait_until
 from tests.kit.two_ways import DEADLINE_S, EACH, PLAIN, TRANSACTIONS, Running, TwoWays
@@ -49,6 +50,7 @@ def test_readers_go_over_and_come_back_to_exactly_the_record_that_is_next(
     assert {one["outcome"] for one in reported(capsys)["proof"]} - {"not compared"} == {"same"}
     to_read = two.left_to_read(two.us, two.topics)
     assert two.left_to_read(two.eu, two.topics) == to_read
+    assert stopped_by_failover(over.file, two, capsys)
     taken_back(two, replace(over, executes=True), capsys)
     assert two.left_to_read(two.eu, two.topics) == to_read
 
@@ -75,12 +77,23 @@ def test_readers_go_over_and_come_back_to_exactly_the_record_that_is_next(
     only_here(two, back.file, tmp_path / "export", capsys)
 
 
+def stopped_by_failover(file: Path, two: TwoWays, capsys: Capture) -> bool:
+    """Whether the status of the flow, which nothing runs, says where its groups are and how they return."""
+    assert run_status(file, rest=(), as_json=True) == EXIT_NO_GO
+    (flow,) = reported(capsys)["flows"]
+    (action,) = flow["actions"]
+    assert action["command"] == f"heliograph failback {file} --to {two.us}"
+    return flow["state"] == "stopped" and f"a failover to {two.eu} stopped it" in flow["sentence"]
+
+
 def taken_back(two: TwoWays, over: Any, capsys: Capture) -> None:
     """By the journal, and the same failover once more, which finds all but the groups done."""
     assert run_undo(replace(over, executes=False)) == 0
     assert "nothing was changed" in capsys.readouterr().out
     assert run_undo(over) == 0
     capsys.readouterr()
+    assert run_status(over.file, rest=(), as_json=True) == EXIT_NO_GO
+    assert reported(capsys)["flows"][0]["state"] == "ended", "an undone failover is none"
     assert set(map(tuple, two.left_to_read(two.eu, two.topics).values())) == {(b"nothing stored",)}
     assert run_failover(over) == 0
     assert all(one["old"] is None for one in reported(capsys)["moves"])

@@ -20,9 +20,12 @@ from connect.core.errors import ConfigError, HeliographError
 from connect.core.model import State, TargetState
 from connect.core.status_and_offset_topics import StatusLog
 from connect.core.wording import reason_of
+from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Scope, wall_ms
 from connect.kafka.log.committed_offsets import work_of
+from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.config.mm2_properties import Connector, Flow, chosen_flows, load
+from connectors.failover.journal import FailoverRun, RunState, runs_of
 from connectors.flow_facts import FlowFacts, OtherFacts, TaskFacts, Trend
 from connectors.flow_progress import FlowLag
 from connectors.flow_verdict import FlowVerdict, judge
@@ -118,7 +121,8 @@ class _FileLooks:
         facts = await self._of_clusters(name, lag, now_ms)
         asked, unchecked = await asyncio.to_thread(_of_workers, self._rest, self._flows[name].name)
         if asked is not None:
-            facts = replace(asked, others=tuple({*asked.others, *facts.others}))
+            others = tuple({*asked.others, *facts.others})
+            facts = replace(asked, others=others, stopped_by=facts.stopped_by, stopped_by_ms=facts.stopped_by_ms)
         if health.age is not None:
             facts = replace(facts, heartbeat_ms=now_ms - round(health.age.seconds * 1000))
         facts = replace(
@@ -155,6 +159,8 @@ class _FileLooks:
                     reader.source if reader.contact.knows_lag else None, reader.store, settings, lag.partitions
                 ),
             )
+            runs = target is not TargetState.STOPPED and work is not None and work.members > 0
+            move = None if runs else await _last_move(reader, settings)
         except HeliographError as error:  # such as a missing right
             return replace(facts, unchecked=(*facts.unchecked, str(error)))
         status = statuses.status(connector)
@@ -170,10 +176,29 @@ class _FileLooks:
             others=tuple(_others(statuses, connector)),
             checkpoint_ms=checkpoint_ms,
             verified=verified,
+            stopped_by="" if move is None else move.command.removeprefix("heliograph "),
+            stopped_by_ms=-1 if move is None else move.updated_ms,
         )
         if work is not None:
             facts = replace(facts.with_lost_tasks(work.tasks), has_worker=work.members > 0)
         return facts.with_partitions(partition_facts(connector, settings.source_alias, states))
+
+
+async def _last_move(reader: LagReader, settings: MirrorSourceSettings) -> FailoverRun | None:
+    """Return the failover or failback to the target of a flow that does not run; None if none ended, or one to the
+    source came after it. The journal of that is on the source, which may not answer."""
+    here = await _last_run(reader.store, settings)
+    if here is None or reader.contact.source.answers is False:
+        return here
+    turned = replace(settings, source_alias=settings.target_alias, target_alias=settings.source_alias)
+    there = await _last_run(reader.source, turned)
+    return None if there is not None and there.updated_ms > here.updated_ms else here
+
+
+async def _last_run(target: Cluster, settings: MirrorSourceSettings) -> FailoverRun | None:
+    runs = await runs_of(target, settings.map_topic, settings.flow)
+    last = next((run for run in reversed(runs) if run.state is not RunState.UNDONE), None)
+    return last if last is not None and last.state is RunState.DONE else None
 
 
 def _others(statuses: StatusLog, own: str) -> list[OtherFacts]:

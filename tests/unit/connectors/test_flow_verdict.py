@@ -195,6 +195,27 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
         heliograph connectors resume MirrorSourceConnector --rest URL
         Failover: A failover could start now, and no record would be lost.""",
     ),
+    "stopped by a failover, and nothing runs": (
+        {
+            "connector_state": "STOPPED",
+            "has_worker": False,
+            "tasks": (),
+            "stopped_by": "failover",
+            "stopped_by_ms": AT_MS - 60_000,
+            "checkpoint_ms": AT_MS,
+        },
+        """stopped, warning: us->eu copies nothing: a failover to eu stopped it 2 min 0 s ago. The live direction is
+        eu->us.
+        Do: flow us->eu: leave it stopped; to move groups back to us: heliograph failback mm2.properties --to us
+        Failover: No failover has to start: the last failover was to eu.""",
+    ),
+    "stopped by a failback": (
+        {"connector_state": "STOPPED", "tasks": (), "stopped_by": "failback", "stopped_by_ms": AT_MS},
+        """stopped, warning: us->eu copies nothing: a failback to eu stopped it 1 min 0 s ago. The live direction is
+        eu->us.
+        Do: flow us->eu: leave it stopped; to move groups back to us: heliograph failover mm2.properties --to us
+        Failover: No failover has to start: the last failback was to eu.""",
+    ),
     "behind": (
         {"lag": SLOW, "checkpoint_ms": AT_MS + 50_000},
         """behind, error: us->eu is 120,000 records behind, the oldest 1 min 30 s old, and falls back by 250 records a
@@ -324,6 +345,7 @@ _FACTS = st.builds(
     tasks=_some((), (RUNS,), (RUNS, FAILED), (FAILED,), (TaskFacts(0, "UNASSIGNED"), TaskFacts(1, "STARTING"))),
     others=_some((), TWICE, (OtherFacts("c", -1, ""),)),
     has_worker=_some(None, False, True),
+    stopped_by=_some("", "failover", "failback"),
     contact=st.builds(Contact, _SIDES, _SIDES),
     spark=_some("", "its driver ended"),
     lag=_some(COPIED, LagFacts(), BEHIND, SLOW, replace(COPIED, records=10**15, ms=-1, waiting=1)),
