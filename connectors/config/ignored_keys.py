@@ -98,6 +98,14 @@ _CONNECTOR_UNSUPPORTED: Final = _names(
     tasks.max.enforce topic.creation.groups
     """
 )
+#: Names that Kafka 4 has removed.
+_RENAMED: Final = {
+    "topics.whitelist": "topics",
+    "topics.blacklist": "topics.exclude",
+    "groups.whitelist": "groups",
+    "groups.blacklist": "groups.exclude",
+    "config.properties.blacklist": "config.properties.exclude",
+}
 _CONNECTOR_PREFIXES: Final = ("topic.creation.", "config.providers.")
 _OF_TRANSFORMS: Final = ("transforms.", "predicates.")
 #: Java uses these in a flow's own keys and ignores them at the top level without a message.
@@ -333,5 +341,5 @@ def _client_kind(key: str) -> str | None:
 
 
 def _unknown(key: str, known: frozenset[str]) -> _Word:
-    close = get_close_matches(key, known, 1, 0.8)
+    close = [_RENAMED[key]] if key in _RENAMED else get_close_matches(key, known, 1, 0.8)
     return _Word("unknown", NOT_KNOWN, key, "".join(close))

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 from connect.core.config import client_settings
 from connect.core.config.client_settings import BOOTSTRAP_SERVERS, SUPPORTED_SECURITY
 from connect.core.config.config_def import AtLeast, ConfigDef, OneOf, Values
+from connect.core.config.ineffective_keys import meant
 from connect.core.config.properties import ClientProperties, Properties
 from connect.core.config.validation import non_empty
 from connect.core.errors import ConfigError
@@ -272,7 +273,7 @@ def _client(side: FileSide, raw: Properties, report: Report) -> _Client:
         elif key in _KNOWN[side].settings:
             why = "is not supported here and has no effect"
         else:
-            why = f"is not a key of a {side} and has no effect"
+            why = f"is not a key of a {side} and has no effect{meant(key, _KNOWN[side].settings)}"
         report(f"{file.file}: {key}: {why}")
     if (reset := props.get("auto.offset.reset", "").strip().lower()) in _RESETS:
         props["auto.offset.reset"] = _RESETS[reset]

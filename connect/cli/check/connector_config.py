@@ -63,8 +63,8 @@ async def of_start(config: WorkerConfig) -> list[CheckFinding]:
     try:
         link_settings(config.props)
         async with plugins_of(config) as plugins:
-            check_worker(config, plugins)
-        return await of_rest(RestSettings.of(config.values), config.props)
+            said = [CheckFinding(Level.WARNING, text, text.partition(" ")[0]) for text in check_worker(config, plugins)]
+        return [*said, *await of_rest(RestSettings.of(config.values), config.props)]
     except ConfigError as error:
         return [of_error(config.located(error) if error.line is None else error)]
     except HeliographError as error:

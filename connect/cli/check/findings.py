@@ -186,9 +186,11 @@ def kind_of_properties(props: Mapping[str, str], file: str) -> FileKind:
     """Return the kind of a properties file. Raises ConfigError if no key shows it."""
     if "clusters" in props or any(_FLOW_KEY.match(key) for key in props):
         return FileKind.MIRROR
+    if any(key in props for key in _OF_WORKER):
+        return FileKind.WORKER
     if "connector.class" in props:
         return FileKind.CONNECTOR
-    if any(key in props for key in _OF_WORKER) or "key.converter" in props:
+    if "key.converter" in props:
         return FileKind.WORKER
     consumer, producer = len(props.keys() & _OF_CONSUMER), len(props.keys() & _OF_PRODUCER)
     if consumer != producer:

@@ -6,7 +6,7 @@ Each is read as the command that takes it would; a flow's connectors are validat
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -25,6 +25,8 @@ from connect.cli.check.findings import CheckFinding, CheckOutcome, CheckReport, 
 from connect.cli.commands.plan import internal_topics
 from connect.cli.daemons.flow_worker import worker_config
 from connect.cli.daemons.mirror_process import link_settings
+from connect.core.config.client_settings import BOOTSTRAP_SERVERS
+from connect.core.config.ineffective_keys import ineffective
 from connect.core.config.properties import ConfigTransformer, Properties
 from connect.core.config.rest_settings import REST_INTERNAL, check_access
 from connect.core.config.worker_config import ClientKind, WorkerConfig
@@ -32,7 +34,7 @@ from connect.core.config.worker_settings import WORKER
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.model import NewTopic
 from connect.kafka.log.offsets import LATEST
-from connect.kafka.security.connection_settings import connection_settings
+from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
 from connect.runtime.plugins.plugin_errors import secrets_of
 from connect.runtime.plugins.plugin_registry import check_worker
 from connectors.checkpoint.connector import objections
@@ -133,13 +135,15 @@ async def _refusals(flow: Flow) -> list[CheckFinding]:
                 before = {one.key for one in reported}
                 found = [_located(flow, key, reason, level) for key, reason in refused]
                 reported += [one for one in found if one.key not in before]
-        if flow.enabled:
-            flow.settings()
-        flow.clients()
     except HeliographError as error:
-        last = _of_error(flow, error, level)
-        if last.key not in {one.key for one in reported}:
-            reported.append(last)
+        reported.append(_of_error(flow, error, level))
+    for read in (flow.settings, flow.clients) if flow.enabled else (flow.clients,):
+        try:
+            read()
+        except HeliographError as error:
+            last = _of_error(flow, error, level)
+            if last.key not in {one.key for one in reported}:
+                reported.append(last)
     return reported
 
 
@@ -258,29 +262,36 @@ async def check_worker_file(props: Properties, report: CheckReport, *, offline: 
     try:
         config = WorkerConfig.parse(props, config_providers())
     except HeliographError as error:
-        return report.with_findings([*_worker_refusals(props), placed(of_error(error), props.line)])
-    report = report.with_findings(_of_worker_keys(config, props))
+        found = [
+            *_worker_refusals(props),
+            placed(of_error(error), props.line),
+            *_of_warnings(ineffective(props), props),
+        ]
+        return report.with_findings(found)
+    report = report.with_findings([*_of_warnings(config.warnings, props), *_of_standalone(props)])
     topics = [config.config_topic, config.offset_topic, config.status_topic]
     outcome = CheckOutcome(f"group {config.group_id}", tuple(_what_worker_does(config, topics)))
     report = replace(report, outcomes=(outcome,))
     secrets, looked = secrets_of(config.transformer, config.raw), Looked()
+    settings: ConnectionSettings | None = None
     try:
         settings = connection_settings(config.props, client_id="heliograph-check", where="worker")
-        looked.findings += [*await of_start(config), *_of_connectors_clients(config)]
-        if not offline:
-            seen = await look_at_cluster("worker", settings, config.group_id, topics)
-            looked = replace(seen, findings=[*looked.findings, *seen.findings])
     except HeliographError as error:
         looked.findings.append(of_error(config.located(error) if isinstance(error, ConfigError) else error))
+    looked.findings += await of_start(config)
+    # What connectors' clients inherit from the worker is reported once.
+    before = {one.key for one in looked.findings}
+    looked.findings += [one for one in _of_connectors_clients(config) if one.key not in before]
+    if settings is not None and not offline:
+        seen = await look_at_cluster("worker", settings, config.group_id, topics)
+        looked = replace(seen, findings=[*looked.findings, *seen.findings])
     found = [replace(placed(one, props.line), text=secrets.mask(one.text)) for one in looked.findings]
     return replace(report, clusters=tuple(looked.clusters.values())).with_findings(found)
 
 
 def _worker_refusals(props: Properties) -> Iterator[CheckFinding]:
     """Find all invalid values; a start would report only the first."""
-    if _FILE_OF_STANDALONE in props:
-        said = f"{_FILE_OF_STANDALONE}: standalone workers are not supported. Run a group of one worker"
-        yield CheckFinding(Level.ERROR, said, _FILE_OF_STANDALONE, props.line(_FILE_OF_STANDALONE))
+    yield from _of_standalone(props)
     try:
         transformer = ConfigTransformer(props, config_providers())
         resolved, secrets = transformer.transform(props), secrets_of(transformer, props)
@@ -291,12 +302,16 @@ def _worker_refusals(props: Properties) -> Iterator[CheckFinding]:
             yield CheckFinding(Level.ERROR, secrets.mask(error), key, props.line(key))
 
 
-def _of_worker_keys(config: WorkerConfig, props: Properties) -> Iterator[CheckFinding]:
-    for text in config.warnings:
+def _of_standalone(props: Properties) -> Iterator[CheckFinding]:
+    if _FILE_OF_STANDALONE in props:
+        said = f"{_FILE_OF_STANDALONE}: standalone workers are not supported. Run a group of one worker"
+        yield CheckFinding(Level.ERROR, said, _FILE_OF_STANDALONE, props.line(_FILE_OF_STANDALONE))
+
+
+def _of_warnings(texts: Iterable[str], props: Properties) -> Iterator[CheckFinding]:
+    for text in texts:
         key = text.partition(" ")[0]
         yield CheckFinding(Level.WARNING, text, key, props.line(key))
-    if _FILE_OF_STANDALONE in props:
-        yield from _worker_refusals(props)
 
 
 def _of_connectors_clients(config: WorkerConfig) -> Iterator[CheckFinding]:
@@ -306,7 +321,9 @@ def _of_connectors_clients(config: WorkerConfig) -> Iterator[CheckFinding]:
             connection_settings(config.client_props(kind), client_id="", where=f"the {kind} of connectors")
         except ConfigError as error:
             key = error.key or ""
-            written = f"{kind}.{key}" if f"{kind}.{key}" in config.raw or kind != "admin" else key
+            # All inherit the brokers, and admins all other keys too.
+            inherits = f"{kind}.{key}" not in config.raw and (kind == "admin" or key == BOOTSTRAP_SERVERS)
+            written = key if inherits else f"{kind}.{key}"
             yield of_error(config.located(ConfigError(error.message.replace(key, written, 1), written)))
         except HeliographError as error:
             yield of_error(error)

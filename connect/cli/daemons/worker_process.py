@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 from connect.api.plugins import PluginDescription, PluginKind
 from connect.cli.daemons.flow_worker import FlowRest, FlowWorker
 from connect.cli.daemons.spark import spark_of_worker
+from connect.core.config.properties import Properties
 from connect.core.config.rest_settings import HTTPS_PREFIX, REST_INTERNAL, check_access, tls_keys
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.config_topic import ConfigLog
@@ -187,7 +188,8 @@ class WorkerNode:
         )
         self.host = MirrorHost(config.props, self._spark, self._find_plugin, lambda: self.worker.holds)
         self._plugins = Plugins.discover(mirror_plugins(self.host), may_read_files=config.may_read_files)
-        check_worker(config, self._plugins)
+        for warning in check_worker(config, self._plugins):
+            log.warning("%s", config.raw.warning(warning) if isinstance(config.raw, Properties) else warning)
         self._worker: DistributedWorker | None = None
         self._lag: LagWatch | None = None
         self._watch = LoopWatch(self._leases)

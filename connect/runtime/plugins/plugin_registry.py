@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, takewhile
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from connect.api.source import SourceConnector
 from connect.core.config.client_settings import OverridePolicy, make_policy
 from connect.core.config.config_def import ConfigDef, InvalidValue
 from connect.core.config.connector_settings import SOURCE_CONNECTOR
+from connect.core.config.ineffective_keys import meant
 from connect.core.config.validation import key_info
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError, PermanentError
@@ -377,17 +378,17 @@ def _aliases(descriptions: Iterable[PluginDescription]) -> dict[str, str]:
     return {alias: names.pop() for alias, names in meant.items() if len(names) == 1}
 
 
-def check_worker(worker: WorkerConfig, plugins: Plugins) -> None:
-    """Raise ConfigError for a missing converter or override policy, or a wrong setting of a converter."""
+def check_worker(worker: WorkerConfig, plugins: Plugins) -> list[str]:
+    """Raise ConfigError for a missing converter or override policy, or a wrong setting of a converter; return a warning
+    for each key that Kafka's converters do not know. Of others' converters the declared settings may not be all."""
     try:
         plugins.override_policy(worker)
-        for key, kind, type_ in CONVERTERS:
-            _check_converter(worker, plugins, key, kind, type_)
+        return [text for converter in CONVERTERS for text in _check_converter(worker, plugins, *converter)]
     except ConfigError as error:
         raise worker.located(error) from None
 
 
-def _check_converter(worker: WorkerConfig, plugins: Plugins, key: str, kind: PluginKind, type_: str) -> None:
+def _check_converter(worker: WorkerConfig, plugins: Plugins, key: str, kind: PluginKind, type_: str) -> Iterator[str]:
     version = f"{key}.plugin.version"
     name = worker.values.string(key)
     try:
@@ -403,3 +404,8 @@ def _check_converter(worker: WorkerConfig, plugins: Plugins, key: str, kind: Plu
         found.config_def.parse({"converter.type": type_, **worker.with_prefix(f"{key}.")})
     except ConfigError as error:
         raise ConfigError(error.message, f"{key}.{error.key}") from None
+    if found.name.startswith("org.apache.kafka."):
+        for each in worker.with_prefix(f"{key}."):
+            if each not in found.config_def and each not in ("plugin.version", "converter.type"):
+                hint = meant(each, found.config_def.settings, f"{key}.")
+                yield f"{key}.{each} is not known to {name.rpartition('.')[2]} and has no effect{hint}"

@@ -101,6 +101,8 @@ def test_keys_that_are_heeded_or_switched_off_are_not_named(line: str) -> None:
         ("config.providers.vault.class = file", "pointless", "config.providers does not name 'vault'"),
         ("transforms.mask.type = x", "misplaced", "us->eu.transforms.mask.type"),
         ("us->eu.transforms.mask.type = x", "unknown", "us->eu.transforms does not name 'mask'"),
+        ("us->eu.topics.blacklist = x", "unknown", "is us->eu.topics.exclude meant?"),
+        ("groups.whitelist = x", "unknown", "is groups meant?"),
         ("us.security.providers = x.Y", "unsupported", "is not supported yet"),
         ("security.providers = x.Y", "unsupported", "is not supported yet"),
         ("us.default.api.timeout.ms = 5", "unsupported", "is not supported yet"),

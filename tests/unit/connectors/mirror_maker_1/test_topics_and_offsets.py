@@ -290,7 +290,7 @@ def test_files_without_brokers_are_told_of_their_other_keys() -> None:
 
 def test_keys_of_nobody_are_named() -> None:
     (sentence,) = said(CONSUMER + "grup.id=x\n")
-    assert sentence == "c.properties: grup.id: is not a key of a consumer and has no effect"
+    assert sentence == "c.properties: grup.id: is not a key of a consumer and has no effect; is group.id meant?"
 
 
 @pytest.mark.parametrize(

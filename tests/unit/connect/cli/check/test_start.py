@@ -117,7 +117,25 @@ ROWS: Final[dict[str, tuple[FileKind, Start, str, int]]] = {
     "worker, no keys": (FileKind.WORKER, start_worker, WORKER + _HTTPS, 0),
     "worker, no users": (FileKind.WORKER, start_worker, WORKER + _OPEN.replace("users", "none"), 0),
     "worker, converter": (FileKind.WORKER, start_worker, WORKER + _PORT + "key.converter = com.acme.Avro\n", 0),
+    "worker, two mistakes": (
+        FileKind.WORKER,
+        start_worker,
+        WORKER.replace("localhost:9092", "a b") + _PORT + "key.converter = com.acme.Avro\n",
+        0,
+    ),
+    "worker, key of a converter": (
+        FileKind.WORKER,
+        start_worker,
+        WORKER + _PORT + "key.converter.schemas.enabl = false\n",
+        1,
+    ),
     "mirror": (FileKind.MIRROR, start_mirror, MIRROR, 0),
+    "mirror, two mistakes": (
+        FileKind.MIRROR,
+        start_mirror,
+        MIRROR + "A->B.refresh.topics.interval.seconds = 5m\nB.offset.storage.replication.factor = 0\n",
+        0,
+    ),
     "old mirror": (FileKind.MIRROR, start_mirror, MIRROR + _OLD_FLOW, 6),
     "mirror, open": (FileKind.MIRROR, start_mirror, MIRROR + _PUBLIC + _OPEN, 2),
     "mirror, no keys": (FileKind.MIRROR, start_mirror, MIRROR + _PUBLIC + _HTTPS, 0),
@@ -213,6 +231,14 @@ def test_a_start_says_nothing_that_check_did_not(
         assert any(each.text in one for each in found), (one, [each.text for each in found])
     errors = [each for each in found if each.level is Level.ERROR]
     assert refused == "enough" if not errors else any(is_of(each, refused) for each in errors), (refused, errors)
+
+
+def test_what_has_no_effect_is_named_beside_a_wrong_value(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("listners = x\noffset.flush.timeout.ms = 10s\nconnector.class = x\n" + WORKER)
+    found = asyncio.run(checked(file, None, offline=True)).findings
+    levels = [(one.line, one.level) for one in found]
+    assert levels == [(1, Level.WARNING), (2, Level.ERROR), (3, Level.WARNING)], found
 
 
 @pytest.mark.parametrize("name", STORES)
