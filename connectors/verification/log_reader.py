@@ -226,9 +226,9 @@ class LogReader:
         while True:
             try:
                 ends = await list_offsets(self._cluster, [self._partition], LATEST, isolation)
-            except RetriableError:  # its leader moves, or has just started
+            except RetriableError as error:  # its leader moves, or has just started
                 if clock() >= until_s:
-                    raise
+                    raise self._unreadable("its end", str(error)) from error
                 await asyncio.sleep(_PAUSE_S)
                 continue
             self.end = max(self.end, ends[self._partition])
@@ -244,12 +244,14 @@ class LogReader:
         while clock() < until_s:
             try:
                 row = await self._fetch(position)
+                start = -1
+                if row.error_code == _OUT_OF_RANGE:
+                    start = await list_offset(self._cluster, self._partition, EARLIEST)
             except RetriableError as error:
                 why, self._leader = str(error), None
                 await asyncio.sleep(_PAUSE_S)
                 continue
             if row.error_code == _OUT_OF_RANGE:
-                start = await list_offset(self._cluster, self._partition, EARLIEST)
                 if start <= position:
                     raise RetriableError(f"{self.where} has lost offset {position}; run this again")
                 self.deleted.append((position, start))
@@ -266,9 +268,12 @@ class LogReader:
                     await self._pace.took(len(raw))
                 if following > position:
                     return following, found
-        raise RetriableError(
-            f"{self.where} could not be read from offset {position} for {_STALLED_S:g} s: {why}; check that its "
-            "brokers answer, then run this again"
+        raise self._unreadable(f"offset {position}", why)
+
+    def _unreadable(self, what: str, why: str) -> RetriableError:
+        return RetriableError(
+            f"{self.where}: {what} could not be read for {_STALLED_S:g} s: {why}; check that the cluster's brokers "
+            "answer, then run this again"
         )
 
     async def _fetch(self, position: int) -> Any:

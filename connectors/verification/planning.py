@@ -7,7 +7,7 @@ and what only the source has behind the stored position is not copied yet.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -15,7 +15,7 @@ from connect.core.errors import ConfigError, PermanentError
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.log.compacted_topic import LogRecord, read_to_end
 from connect.kafka.log.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, known_offsets
-from connect.kafka.log.topic_admin import Admin, known_topic, perhaps_compacted
+from connect.kafka.log.topic_admin import Admin, known_topic, topic_values
 from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.formats.gap import GapRecord, decode_gap
 from connectors.formats.position import KeyKind, decode_kind
@@ -200,16 +200,17 @@ async def plan_partitions(
     isolation = READ_COMMITTED if settings.read_committed else READ_UNCOMMITTED
     ends, silent = await known_offsets(here, found, LATEST, isolation)
     starts, silent_too = await known_offsets(here, list(ends), EARLIEST)
-    unread += {**lost, **more, **silent, **silent_too}.values()
-    compacted = (
-        await perhaps_compacted(here, {one.topic for one in found}, in_doubt=False),
-        await perhaps_compacted(there, {targets[one].topic for one in found}, in_doubt=False),
-    )
+    unread += [*_silent(there, {**lost, **more}), *_silent(here, {**silent, **silent_too})]
+    compacted, doubtful = await _compacted(here, {one.topic for one in found})
+    compacted_there, doubtful_there = await _compacted(there, {targets[one].topic for one in found})
     gaps = await _gaps(clusters, settings)
     scopes = []
     for one in found:
         target = targets[one]
         if one not in starts or target not in target_starts:
+            continue
+        if (doubt := doubtful.get(one.topic) or doubtful_there.get(target.topic)) is not None:
+            unread.append(f"{one}: {doubt}")
             continue
         position = reader.position(one)
         scope = PartitionScope(
@@ -229,7 +230,7 @@ async def plan_partitions(
             end=ends[one],
             target_end=target_ends[target],
             due=position.next_source_offset if position is not None else copied.get(one, -2) + 1,
-            is_compacted=(one.topic in compacted[0], target.topic in compacted[1]),
+            is_compacted=(one.topic in compacted, target.topic in compacted_there),
             may_begin_later=(starts[one] > 0, target_starts[target] > 0),
         )
         try:
@@ -241,6 +242,28 @@ async def plan_partitions(
         _add_gaps(scope, [each for each in gaps if each.source_topic == one.topic and each.source_partition == one[1]])
         scopes.append(scope)
     return scopes, unread
+
+
+async def _compacted(cluster: Cluster, topics: Collection[str]) -> tuple[set[str], dict[str, str]]:
+    """Return the topics that are compacted, and why it is unknown of others."""
+    policies = await topic_values(cluster, topics, "cleanup.policy")
+    return {topic for topic, policy in policies.items() if "compact" in policy}, {
+        topic: f"cluster {cluster.name}: whether {topic} is compacted is unknown, so what a cleaner has removed would "
+        f"count as missing; grant DESCRIBE_CONFIGS on topic {topic}"
+        for topic in topics
+        if topic not in policies
+    }
+
+
+def _silent(cluster: Cluster, reasons: Mapping[tuple[str, int], str]) -> Iterator[str]:
+    """Yield a sentence for each partition whose leader has not said where its log begins and ends."""
+    for one, why in reasons.items():
+        name = str(TopicPartition(*one))
+        reason = why.removeprefix(name).lstrip(": ")
+        yield (
+            f"cluster {cluster.name}: {name}: begin and end could not be read: {reason}; check that the cluster's "
+            "brokers answer, then run this again"
+        )
 
 
 async def _expect_what_is_readable(scope: PartitionScope, reader: MapReader, target_high: int) -> None:
@@ -345,7 +368,7 @@ async def _cut_by_time(
             continue
         found, why = await known_offsets(here, [scope.source], time_ms)
         if why:
-            raise PermanentError(next(iter(why.values())))
+            raise PermanentError(next(_silent(here, why)))
         offset = found.get(scope.source, -1)
         offsets.append(offset if offset >= 0 else scope.end)
     begin, end = offsets

@@ -95,7 +95,7 @@ class VerificationTask:
 
     async def _configure(self, message: Message) -> None:
         for side in ("source", "target"):
-            self._clusters[side] = Cluster(ConnectionSettings.from_wire(message[side]), side)
+            self._clusters[side] = Cluster(ConnectionSettings.from_wire(message[side]), message["aliases"][side])
         self._is_committed = message["is_committed"]
         self._fetch_bytes = message["fetch_bytes"]
         self._pace = ReadLimit(message["bytes_s"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 from uuid import UUID
 
 import pytest
@@ -13,7 +14,7 @@ from connectors.formats.types import TopicPartition
 from connectors.offset_map.runs_and_chunks import MappedOffset, OffsetLocation
 from connectors.verification import planning
 from connectors.verification.log_reader import LogReader
-from connectors.verification.planning import PartitionScope, VerifyOptions, _expect_what_is_readable
+from connectors.verification.planning import PartitionScope, VerifyOptions, _expect_what_is_readable, _silent
 
 ONE = TopicPartition("t", 0)
 
@@ -53,6 +54,25 @@ async def test_a_time_that_is_not_copied_yet_begins_at_the_same_record_of_both_l
     clusters = cast(Any, SimpleNamespace(source=None))
     await planning._cut_by_time(scope, cast(Any, Map()), VerifyOptions(from_ms=1), clusters)
     assert (scope.begin, scope.target_begin) == (100, 107)
+
+
+async def test_a_topic_that_may_be_compacted_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what its cleaner has removed would be missing."""
+    policies = {"a": "compact,delete", "b": "delete", "c": ""}
+    monkeypatch.setattr(planning, "topic_values", AsyncMock(return_value=policies))
+    compacted, doubtful = await planning._compacted(cast(Any, SimpleNamespace(name="us")), {*"abcd"})
+    assert (compacted, list(doubtful)) == ({"a"}, ["d"])
+    assert doubtful["d"].startswith("cluster us: whether d is compacted is unknown, so")
+    assert doubtful["d"].endswith("; grant DESCRIBE_CONFIGS on topic d")
+
+
+def test_a_leader_that_says_nothing_is_named_with_its_cluster_and_partition() -> None:
+    said = {("t", 0): "a:1 did not answer ListOffsetsRequest within 30 s", ("t", 1): "t-1 has no leader now"}
+    remedy = "check that the cluster's brokers answer, then run this again"
+    assert list(_silent(cast(Any, SimpleNamespace(name="us (a:1)")), said)) == [
+        f"cluster us (a:1): {name}: begin and end could not be read: {why}; {remedy}"
+        for name, why in (("t-0", said["t", 0]), ("t-1", "has no leader now"))
+    ]
 
 
 async def test_a_topic_that_is_recreated_while_it_is_read_is_not_compared() -> None:
