@@ -173,6 +173,7 @@ class LogReader:
     Args:
         is_committed: Pass over aborted batches; ``end`` is then at most the last stable offset.
         fetch_bytes: Of one request; two are held at a time.
+        topic_id: A topic with another id is not read; empty if it is not known.
         pace: Counts what is read; None if it is not limited.
     """
 
@@ -185,6 +186,7 @@ class LogReader:
         *,
         is_committed: bool,
         fetch_bytes: int,
+        topic_id: str = "",
         pace: ReadLimit | None = None,
     ) -> None:
         self.where = f"cluster {cluster.name}: {partition}"
@@ -199,7 +201,7 @@ class LogReader:
         self._pace = pace
         self._position = begin
         self._leader: tuple[int, UUID | None] | None = None
-        self._topic_id: UUID | None = None
+        self._topic_id = UUID(topic_id) if topic_id else None
         self._batches: deque[LogBatch] = deque()
         self._scope = Scope(f"read {partition}")
         self._ahead: asyncio.Task[tuple[int, list[LogBatch]]] | None = None
@@ -320,7 +322,7 @@ class LogReader:
             raise RetriableError(f"{self.where} has no leader now")
         topic_id = metadata.topics[topic].topic_id
         if self._topic_id not in (None, topic_id):
-            raise PermanentError(f"{self.where} was recreated while it was read; run this again")
+            raise PermanentError(f"{self.where} was recreated since the run began; run this again")
         self._topic_id = topic_id
         self._leader = leader, topic_id
         return self._leader

@@ -130,6 +130,7 @@ class PartitionScope:
             gaps=tuple(one for one in self.gaps if one[1] >= self.begin and one[0] < end),
             target_gaps=tuple(one for one in self.target_gaps if one[1] >= self.target_begin),
             copies=await self._copies(reader, max(target_end, self.target_begin)),
+            ids=(self.verified.source_id, self.verified.target_id),
         )
         self.is_open = not is_last
         self.begin, self.target_begin = plan.end, plan.target_end
@@ -212,19 +213,16 @@ async def plan_partitions(
         if (doubt := doubtful.get(one.topic) or doubtful_there.get(target.topic)) is not None:
             unread.append(f"{one}: {doubt}")
             continue
+        topics_now = known[one.topic], remote[target.topic]
+        if (name := _copied_before(reader.current(one), *topics_now, clusters)) is not None:
+            unread.append(f"{one}: {name} was recreated, and the flow has copied nothing since; see heliograph status")
+            continue
         position = reader.position(one)
         scope = PartitionScope(
             source=one,
             target=target,
             pair=reader.current(one) if reader.current(one) in reader.pairs(one) else None,
-            verified=_verified(
-                one,
-                target,
-                (known[one.topic], remote[target.topic]),
-                (ends[one], target_ends[target]),
-                stored.get(one),
-                options,
-            ),
+            verified=_verified(one, target, topics_now, (ends[one], target_ends[target]), stored.get(one), options),
             begin=starts[one],
             target_begin=target_starts[target],
             end=ends[one],
@@ -242,6 +240,20 @@ async def plan_partitions(
         _add_gaps(scope, [each for each in gaps if each.source_topic == one.topic and each.source_partition == one[1]])
         scopes.append(scope)
     return scopes, unread
+
+
+def _copied_before(
+    pair: MapPair | None, source: TopicMetadata, target: TopicMetadata, clusters: FlowClusters
+) -> str | None:
+    """Return which topic has another id than when the flow copied last; None if neither has."""
+    if pair is not None:
+        for cluster, topic, before in (
+            (clusters.source, source, pair.source_topic_id),
+            (clusters.target, target, pair.target_topic_id),
+        ):
+            if None not in (before, topic.topic_id) and before != topic.topic_id:
+                return f"cluster {cluster.name}: {topic.name}"
+    return None
 
 
 async def _compacted(cluster: Cluster, topics: Collection[str]) -> tuple[set[str], dict[str, str]]:

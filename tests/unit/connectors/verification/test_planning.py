@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, MagicMock
 from uuid import UUID
 
 import pytest
 
 from connect.core.errors import PermanentError
+from connect.kafka.cluster import TopicMetadata
 from connectors.formats.types import TopicPartition
-from connectors.offset_map.runs_and_chunks import MappedOffset, OffsetLocation
+from connectors.offset_map.runs_and_chunks import MapPair, MappedOffset, OffsetLocation
 from connectors.verification import planning
 from connectors.verification.log_reader import LogReader
-from connectors.verification.planning import PartitionScope, VerifyOptions, _expect_what_is_readable, _silent
+from connectors.verification.planning import (
+    FlowClusters,
+    PartitionScope,
+    VerifyOptions,
+    _expect_what_is_readable,
+    _silent,
+)
+from connectors.verification.ranges import RangePlan
+from connectors.verification.task import VerificationTask
 
 ONE = TopicPartition("t", 0)
 
@@ -56,6 +65,21 @@ async def test_a_time_that_is_not_copied_yet_begins_at_the_same_record_of_both_l
     assert (scope.begin, scope.target_begin) == (100, 107)
 
 
+def test_copies_of_a_topic_that_was_recreated_are_not_compared_with_the_new_one() -> None:
+    one, other = UUID(int=1), UUID(int=2)
+    clusters = FlowClusters(*(cast(Any, SimpleNamespace(name=name)) for name in ("us", "eu", "eu", "eu")))
+    for of_pair, here, there, found in (
+        ((one, other), one, other, None),
+        ((one, other), other, other, "cluster us: t"),
+        ((one, other), one, one, "cluster eu: us.t"),
+        ((None, other), one, other, None),
+    ):
+        pair = MapPair("t", of_pair[0], 0, "us.t", of_pair[1], 0)
+        topics = TopicMetadata("t", here, 0, {}), TopicMetadata("us.t", there, 0, {})
+        assert planning._copied_before(pair, *topics, clusters) == found
+    assert planning._copied_before(None, *topics, clusters) is None
+
+
 async def test_a_topic_that_may_be_compacted_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else what its cleaner has removed would be missing."""
     policies = {"a": "compact,delete", "b": "delete", "c": ""}
@@ -85,5 +109,32 @@ async def test_a_topic_that_is_recreated_while_it_is_read_is_not_compared() -> N
     reader = LogReader(cluster, ONE, 0, 9, is_committed=True, fetch_bytes=1)
     await reader._found_leader()
     await reader._found_leader()
-    with pytest.raises(PermanentError, match="cluster us: t-0 was recreated while it was read"):
+    with pytest.raises(PermanentError, match="cluster us: t-0 was recreated since the run began"):
         await reader._found_leader()
+
+
+async def test_a_topic_that_was_recreated_since_it_was_planned_is_not_compared() -> None:
+    """In the first range that is opened, too."""
+    known = SimpleNamespace(leader=lambda *_: 0, topics={"t": SimpleNamespace(topic_id=UUID(int=2))})
+    cluster = cast(Any, SimpleNamespace(name="us", topics=AsyncMock(return_value=known)))
+    ids = (str(UUID(int=1)), str(UUID(int=2)))
+    scope = PartitionScope(
+        ONE,
+        ONE,
+        None,
+        cast(Any, SimpleNamespace(source_id=ids[0], target_id=ids[1])),
+        0,
+        0,
+        9,
+        9,
+        9,
+        (False, False),
+        (False, False),
+    )
+    plan = await scope.next_range(cast(Any, None))
+    assert plan is not None and RangePlan.from_wire(plan.to_wire()).ids == ids
+    task = VerificationTask(MagicMock(), None)
+    task._clusters = {"source": cluster, "target": cluster}
+    await task._opener(plan)("target", 0, 9)._found_leader()
+    with pytest.raises(PermanentError, match="cluster us: t-0 was recreated since the run began"):
+        await task._opener(plan)("source", 0, 9)._found_leader()
