@@ -21,7 +21,7 @@ from connectors.formats.gap import GapRecord, decode_gap
 from connectors.formats.position import KeyKind, decode_kind
 from connectors.formats.types import TopicPartition
 from connectors.internal_topics import read_copied
-from connectors.offset_map.reader import MapReader
+from connectors.offset_map.reader import ChunkRewritten, MapReader
 from connectors.offset_map.runs_and_chunks import MapPair
 from connectors.topic_sync.partition_assignment import selected
 from connectors.verification.ranges import RangePlan
@@ -31,6 +31,8 @@ from connectors.verification.state import Verified, joined
 #: Source offsets of one range, cut at multiples of it, so that a run that continues has the same ranges. With records
 #: of 1 KB this is two seconds of one core, which is what a kill loses.
 RANGE_OFFSETS: Final = 200_000
+#: How often the map is followed when it has changed.
+_TRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +143,19 @@ class PartitionScope:
         """Return the copies that the map knows around the next range, up to the first one behind it."""
         if self.pair is None or self.map_begin is None or self.target_begin < self.map_begin[1]:
             return None
+        for _ in range(_TRIES):
+            try:
+                return await self._read_copies(self.pair, reader, target_end)
+            except ChunkRewritten:  # the flow goes on
+                await reader.follow()
+        return await self._read_copies(self.pair, reader, target_end)
+
+    async def _read_copies(self, pair: MapPair, reader: MapReader, target_end: int) -> tuple[tuple[int, int], ...]:
         found: list[tuple[int, int]] = []
-        for chunk in reader.chunks(self.pair):
+        for chunk in reader.chunks(pair):
             if chunk.limit is not None and chunk.limit[1] <= self.target_begin:
                 continue
-            for run in await reader.runs(self.pair, chunk):
+            for run in await reader.runs(pair, chunk):
                 if found and run.downstream <= found[-1][1]:  # its source offsets have a gap, its copies have none
                     found[-1] = (found[-1][0], run.downstream_end)
                 elif run.downstream_end > self.target_begin:
@@ -183,6 +193,8 @@ async def plan_partitions(
         raise ConfigError(f"{settings.flow} mirrors no topic {' '.join(options.topics)}".rstrip(), "--topics")
     partitions = [TopicPartition(one.name, index) for one in topics for index in sorted(one.partitions)]
     await reader.follow()
+    # Now, because a look-up may follow the map further, to positions behind the ends that are read next.
+    positions = {one: reader.position(one) for one in partitions}
     copied = await read_copied(clusters.store, settings, partitions)
     targets = {one: _target_of(one, reader, settings) for one in partitions}
     remote = (await there.metadata({one.topic for one in targets.values()})).topics
@@ -217,7 +229,8 @@ async def plan_partitions(
         if (name := _copied_before(reader.current(one), *topics_now, clusters)) is not None:
             unread.append(f"{one}: {name} was recreated, and the flow has copied nothing since; see heliograph status")
             continue
-        position = reader.position(one)
+        position = positions[one]
+        is_copied = position is not None or one in copied
         scope = PartitionScope(
             source=one,
             target=target,
@@ -225,8 +238,9 @@ async def plan_partitions(
             verified=_verified(one, target, topics_now, (ends[one], target_ends[target]), stored.get(one), options),
             begin=starts[one],
             target_begin=target_starts[target],
-            end=ends[one],
-            target_end=target_ends[target],
+            # What the target has of a partition of which the flow copied nothing was written by others.
+            end=ends[one] if is_copied else starts[one],
+            target_end=target_ends[target] if is_copied else target_starts[target],
             due=position.next_source_offset if position is not None else copied.get(one, -2) + 1,
             is_compacted=(one.topic in compacted, target.topic in compacted_there),
             may_begin_later=(starts[one] > 0, target_starts[target] > 0),
@@ -237,6 +251,11 @@ async def plan_partitions(
         except PermanentError as error:  # of this partition
             unread.append(str(error))
             continue
+        if not is_copied and ends[one] > starts[one]:
+            not_copied = ExplainedRange(*one, starts[one], ends[one] - 1, RangeReason.NOT_COPIED)
+            result = scope.verified.result
+            result = replace(result, explained=joined((*result.explained, not_copied)))
+            scope.verified = replace(scope.verified, result=result)
         _add_gaps(scope, [each for each in gaps if each.source_topic == one.topic and each.source_partition == one[1]])
         scopes.append(scope)
     return scopes, unread

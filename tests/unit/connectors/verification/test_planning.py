@@ -11,8 +11,10 @@ import pytest
 
 from connect.core.errors import PermanentError
 from connect.kafka.cluster import TopicMetadata
+from connect.kafka.log.offsets import EARLIEST
 from connectors.formats.types import TopicPartition
-from connectors.offset_map.runs_and_chunks import MapPair, MappedOffset, OffsetLocation
+from connectors.offset_map.reader import ChunkPlace, ChunkRewritten
+from connectors.offset_map.runs_and_chunks import MapPair, MappedOffset, MapRun, OffsetLocation
 from connectors.verification import planning
 from connectors.verification.log_reader import LogReader
 from connectors.verification.planning import (
@@ -23,6 +25,7 @@ from connectors.verification.planning import (
     _silent,
 )
 from connectors.verification.ranges import RangePlan
+from connectors.verification.report import RangeReason
 from connectors.verification.task import VerificationTask
 
 ONE = TopicPartition("t", 0)
@@ -97,6 +100,59 @@ def test_a_leader_that_says_nothing_is_named_with_its_cluster_and_partition() ->
         f"cluster us (a:1): {name}: begin and end could not be read: {why}; {remedy}"
         for name, why in (("t-0", said["t", 0]), ("t-1", "has no leader now"))
     ]
+
+
+def offsets_until(end: int) -> Any:
+    async def offsets(_: object, some: Any, which: int, *__: object) -> Any:
+        return dict.fromkeys(some, 0 if which == EARLIEST else end), {}
+
+    return offsets
+
+
+async def test_positions_are_those_from_before_the_ends_were_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look-up may follow the map of a flow that runs: what was copied since is behind the target's end."""
+    copied, of_topic = {"to": 100}, TopicMetadata("t", None, 0, dict.fromkeys((0, 1), cast(Any, None)))
+
+    async def metadata(_: object) -> Any:
+        return SimpleNamespace(topics={"t": of_topic})
+
+    async def follows(*_: object) -> None:
+        copied["to"] += 50
+
+    for name, value in {
+        "known_offsets": offsets_until(100),
+        "read_copied": AsyncMock(return_value={}),
+        "topic_values": AsyncMock(return_value={"t": "delete"}),
+        "selected": lambda _, known: known.values(),
+        "_gaps": AsyncMock(return_value=[]),
+        "_place": follows,
+    }.items():
+        monkeypatch.setattr(planning, name, value)
+    reader: Any = MagicMock(follow=AsyncMock(), current=lambda _: None)
+    reader.position.side_effect = lambda _: SimpleNamespace(next_source_offset=copied["to"])
+    cluster = cast(Any, SimpleNamespace(name="us", metadata=metadata))
+    clusters = FlowClusters(cluster, cluster, cluster, cast(Any, None))
+    settings: Any = MagicMock(remote_topic=lambda topic: topic)
+    scopes, unread = await planning.plan_partitions(settings, clusters, reader, {}, VerifyOptions())
+    assert ([one.due for one in scopes], unread) == ([100, 100], [])
+    # Without a position the target's records are not of the flow, so nothing is compared.
+    reader.position.side_effect = lambda _: None
+    monkeypatch.setattr(planning, "_place", AsyncMock())
+    scopes, unread = await planning.plan_partitions(settings, clusters, reader, {}, VerifyOptions())
+    assert [await one.next_range(reader) for one in scopes] == [None, None]
+    reasons = [[(each.first, each.last, each.reason) for each in one.verified.result.explained] for one in scopes]
+    assert reasons == [[(0, 99, RangeReason.NOT_COPIED)]] * 2
+
+
+async def test_a_map_that_is_rewritten_meanwhile_is_followed() -> None:
+    run = MapRun(0, 7, 10)
+    reader: Any = MagicMock(follow=AsyncMock(), runs=AsyncMock(side_effect=[ChunkRewritten(), [run]]))
+    reader.chunks.return_value = [ChunkPlace((0, 7), None, 5)]
+    pair: Any = "pair"
+    scope = PartitionScope(ONE, ONE, pair, cast(Any, None), 0, 7, 120, 115, 100, (False, False), (False, False))
+    scope.map_begin = (0, 7)
+    assert await scope._copies(reader, 115) == ((7, run.downstream_end),)
+    reader.follow.assert_awaited_once()
 
 
 async def test_a_topic_that_is_recreated_while_it_is_read_is_not_compared() -> None:
