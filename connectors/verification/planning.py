@@ -141,7 +141,7 @@ class PartitionScope:
 
     async def _copies(self, reader: MapReader, target_end: int) -> tuple[tuple[int, int], ...] | None:
         """Return the copies that the map knows around the next range, up to the first one behind it."""
-        if self.pair is None or self.map_begin is None or self.target_begin < self.map_begin[1]:
+        if self.pair is None or self.map_begin is None:
             return None
         for _ in range(_TRIES):
             try:
@@ -151,7 +151,9 @@ class PartitionScope:
         return await self._read_copies(self.pair, reader, target_end)
 
     async def _read_copies(self, pair: MapPair, reader: MapReader, target_end: int) -> tuple[tuple[int, int], ...]:
-        found: list[tuple[int, int]] = []
+        # Of what is before the map, any may be a copy.
+        begins = self.target_begin, self.map_begin[1] if self.map_begin is not None else -1
+        found = [begins] if begins[0] < begins[1] else []
         for chunk in reader.chunks(pair):
             if chunk.limit is not None and chunk.limit[1] <= self.target_begin:
                 continue
@@ -230,18 +232,21 @@ async def plan_partitions(
             unread.append(f"{one}: {name} was recreated, and the flow has copied nothing since; see heliograph status")
             continue
         position = positions[one]
-        is_copied = position is not None or one in copied
+        due = position.next_source_offset if position is not None else copied.get(one, -2) + 1
+        pair = reader.current(one) if reader.current(one) in reader.pairs(one) else None
+        # Without a map, and with a position where the source begins, nothing is known to be copied.
+        is_copied = pair is not None or due > starts[one]
         scope = PartitionScope(
             source=one,
             target=target,
-            pair=reader.current(one) if reader.current(one) in reader.pairs(one) else None,
+            pair=pair,
             verified=_verified(one, target, topics_now, (ends[one], target_ends[target]), stored.get(one), options),
             begin=starts[one],
             target_begin=target_starts[target],
             # What the target has of a partition of which the flow copied nothing was written by others.
             end=ends[one] if is_copied else starts[one],
             target_end=target_ends[target] if is_copied else target_starts[target],
-            due=position.next_source_offset if position is not None else copied.get(one, -2) + 1,
+            due=due,
             is_compacted=(one.topic in compacted, target.topic in compacted_there),
             may_begin_later=(starts[one] > 0, target_starts[target] > 0),
         )

@@ -135,8 +135,9 @@ async def test_positions_are_those_from_before_the_ends_were_read(monkeypatch: p
     settings: Any = MagicMock(remote_topic=lambda topic: topic)
     scopes, unread = await planning.plan_partitions(settings, clusters, reader, {}, VerifyOptions())
     assert ([one.due for one in scopes], unread) == ([100, 100], [])
-    # Without a position the target's records are not of the flow, so nothing is compared.
-    reader.position.side_effect = lambda _: None
+    # The target's records are not of a flow that has copied nothing, so nothing is compared.
+    of_partition = [None, SimpleNamespace(next_source_offset=0)]
+    reader.position.side_effect = lambda one: of_partition[one.partition]
     monkeypatch.setattr(planning, "_place", AsyncMock())
     scopes, unread = await planning.plan_partitions(settings, clusters, reader, {}, VerifyOptions())
     assert [await one.next_range(reader) for one in scopes] == [None, None]
@@ -153,6 +154,9 @@ async def test_a_map_that_is_rewritten_meanwhile_is_followed() -> None:
     scope.map_begin = (0, 7)
     assert await scope._copies(reader, 115) == ((7, run.downstream_end),)
     reader.follow.assert_awaited_once()
+    # What is before the map may be copies too; what is behind it is known.
+    scope.target_begin, reader.runs = 3, AsyncMock(return_value=[run, MapRun(20, 30, 5)])
+    assert await scope._copies(reader, 115) == ((3, 17), (30, 35))
 
 
 async def test_a_topic_that_is_recreated_while_it_is_read_is_not_compared() -> None:
