@@ -109,6 +109,11 @@ def nth_with_nth(count: int) -> Alignment:
     return Alignment((count, count), each, list(each), count)
 
 
+def alone(count: int) -> Alignment:
+    """Return the alignment of the target's records with none of the source."""
+    return Alignment((0, count), [], [(index, 0, 0, 0) for index in range(count)], 1)
+
+
 def changed_fields(mine: Any, other: Any) -> tuple[str, ...]:
     """Return the fields in which two records differ, in the order of ``FIELDS``."""
     found = [name for name in FIELDS[:3] if getattr(mine, name) != getattr(other, name)]

@@ -19,6 +19,7 @@ from connectors.verification.alignment import (
     Alignment,
     Lone,
     align,
+    alone,
     changed_fields,
     describe_change,
     describe_record,
@@ -145,7 +146,9 @@ class Comparison:
         if found.taken == (0, 0):
             if await self._skip(ours, theirs):
                 return
-            found = nth_with_nth(min(len(ours), len(theirs)))
+            due = sum(one.offset < self._plan.due for one in ours) if self._plan.due >= 0 else len(ours)
+            # What may not be copied yet is not the counterpart of what others wrote.
+            found = nth_with_nth(min(due, len(theirs))) if due else alone(len(theirs))
         self._keep(self._without_not_copied(found, ours), ours, theirs)
         if self._held_bytes > self._plan.held_bytes:
             await self._settle()

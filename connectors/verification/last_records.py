@@ -10,7 +10,8 @@ history did, and when:
 The proof: of all that was copied, the last record of a key has no later one that lets a cleaner remove it. If it is a
 tombstone and gone, nothing of its key is left. And no record passes another. What was written behind the compared
 ends is a later record too: it excuses the log that lacks the last one before it. Without a position of the flow, what
-is copied ends for us at the last copy that is left. A tombstone behind it may have been copied too, and be gone.
+is copied ends for us at the last copy that is left. A tombstone of the key behind it may have been copied too, and be
+gone. It was not if a record before it would be left at the target, and is not.
 
 A key that breaks rule 1 is one difference, because all else of that key may be a cleaner's work. Of two last records
 that are not the same, the one that lies further on is what the other log lacks: the earlier one was removed because of
@@ -52,6 +53,8 @@ from connectors.verification.report import NAMED_DIFFERENCES, DifferenceKind, Ra
 
 #: Keys of the records behind one in doubt that are asked where it lies.
 _WITNESSES: Final = 32
+#: Keys behind the last copy that are asked whether what follows was copied.
+_UNCOPIED_KEYS: Final = 1000
 #: Memory of a key that is looked at later, and of its last records, without the key itself.
 _SUSPECT_BYTES: Final = 150
 _KEY_BYTES: Final = 600
@@ -60,6 +63,8 @@ _MOST_BITS: Final = 32
 _ALIKE: Final = 3
 #: With another key: the value.
 _ALIKE_WITHOUT_KEY: Final = 2
+
+_NEVER: Final = 2**63
 
 _Key = bytes | None
 
@@ -90,7 +95,7 @@ class Last(NamedTuple):
 @dataclass(slots=True)
 class _Lasts:
     """The last records of one key; ``is_later``: whether source and target have more of it behind the compared ends,
-    ``is_deleted_later``: whether the source has a tombstone there."""
+    ``is_deleted_later``: whether the source has a tombstone there that may have been copied."""
 
     source: Last | None = None
     target: Last | None = None
@@ -133,6 +138,9 @@ class LastRecords:
         self._plan, self._open, self._found = plan, open_cursor, found
         # A transform may drop, or give another key to, what the source's cleaner removed a record for.
         self._is_extra_told = not (is_transformed and plan.is_compacted[0])
+        self._is_transformed = is_transformed
+        #: Source records from here on are not copied, if that is known.
+        self._uncopied_from = _NEVER
         #: None: too many, so all are.
         self._suspects: set[_Key] | None = set()
         self._left: set[_Key] = set()
@@ -180,6 +188,8 @@ class LastRecords:
         if not any(self._lone):
             return
         self._source_end = source_end
+        if self._plan.due < 0 and not self._is_transformed:
+            self._uncopied_from = await self._first_uncopied()
         total, faults, foreign, offsets = 0, list[_Fault](), list[_Fault](), list[int]()
         parts = [(0, 0)]
         while parts:
@@ -249,7 +259,7 @@ class LastRecords:
                             continue
                         if bits and hash(key) & ((1 << bits) - 1) != value:
                             continue
-                        if gaps and any(first <= record.offset <= last for first, last in gaps):
+                        if gaps and _is_in(gaps, record.offset):
                             continue
                         one = found.get(key)
                         if one is None:
@@ -257,7 +267,8 @@ class LastRecords:
                             held_bytes += _KEY_BYTES + len(key)
                         if record.offset >= end:
                             one.is_later = (one.is_later[0], True) if is_target else (True, one.is_later[1])
-                            one.is_deleted_later |= not is_target and record.value is None
+                            is_perhaps_copied = not is_target and record.offset < self._uncopied_from
+                            one.is_deleted_later |= is_perhaps_copied and record.value is None
                         elif is_target:
                             one.target = Last.of(record, True)
                         else:
@@ -271,6 +282,33 @@ class LastRecords:
             finally:
                 await cursor.reader.close()
         return found
+
+    async def _first_uncopied(self) -> int:
+        """Return the offset of the first source record behind the compared end that the target would have if it was
+        copied: the last of its key, with a value, and no record of others at the target lets a cleaner remove it."""
+        places: dict[_Key, tuple[int, bool]] = {}
+        cursor = self._open("source")
+        try:
+            await cursor.reader.extend()
+            while await cursor.fill():
+                for record in cursor.records[cursor.at :]:
+                    key = record.key
+                    if record.offset < self._source_end or key is None or _is_in(self._plan.gaps, record.offset):
+                        continue
+                    if key in places or len(places) < _UNCOPIED_KEYS:
+                        places[key] = record.offset, record.value is not None
+                cursor.at = len(cursor.records)
+        finally:
+            await cursor.reader.close()
+        known = await self._lasts(places)
+        return min(
+            (
+                offset
+                for key, (offset, is_live) in places.items()
+                if is_live and (one := known.get(key)) is not None and _is_ours(one)
+            ),
+            default=_NEVER,
+        )
 
     async def _look(self, faults: dict[_Key, _Lasts], is_target: bool) -> dict[_Key, _KeySeen]:
         """Return what one log has of the keys in doubt."""
@@ -414,9 +452,21 @@ class LastRecords:
         self._found.differs(kind, source, target, what, fields)
 
 
+def _is_ours(one: _Lasts) -> bool:
+    """Whether the target has of a key what the source has up to the compared end, and nothing behind it."""
+    return not one.is_later[1] and (one.is_same or one.source is one.target is None)
+
+
+def _is_in(ranges: Iterable[tuple[int, int]], offset: int) -> bool:
+    return any(first <= offset <= last for first, last in ranges)
+
+
 def _place(fault: _Fault) -> tuple[int, int]:
     one = fault[1]
-    return (one.source.offset if one.source is not None else 2**63, one.target.offset if one.target is not None else -1)
+    return (
+        one.source.offset if one.source is not None else _NEVER,
+        one.target.offset if one.target is not None else -1,
+    )
 
 
 def _out_of_order(places: Sequence[tuple[int, int, Any]]) -> list[tuple[int, int, Any]]:

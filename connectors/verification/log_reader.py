@@ -173,6 +173,7 @@ class LogReader:
     Args:
         is_committed: Pass over aborted batches; ``end`` is then at most the last stable offset.
         fetch_bytes: Of one request; two are held at a time.
+        topic_id: A topic with another id is not read; empty if it is not known.
         pace: Counts what is read; None if it is not limited.
     """
 
@@ -185,6 +186,7 @@ class LogReader:
         *,
         is_committed: bool,
         fetch_bytes: int,
+        topic_id: str = "",
         pace: ReadLimit | None = None,
     ) -> None:
         self.where = f"cluster {cluster.name}: {partition}"
@@ -199,7 +201,7 @@ class LogReader:
         self._pace = pace
         self._position = begin
         self._leader: tuple[int, UUID | None] | None = None
-        self._topic_id: UUID | None = None
+        self._topic_id = UUID(topic_id) if topic_id else None
         self._batches: deque[LogBatch] = deque()
         self._scope = Scope(f"read {partition}")
         self._ahead: asyncio.Task[tuple[int, list[LogBatch]]] | None = None
@@ -226,9 +228,9 @@ class LogReader:
         while True:
             try:
                 ends = await list_offsets(self._cluster, [self._partition], LATEST, isolation)
-            except RetriableError:  # its leader moves, or has just started
+            except RetriableError as error:  # its leader moves, or has just started
                 if clock() >= until_s:
-                    raise
+                    raise self._unreadable("its end", str(error)) from error
                 await asyncio.sleep(_PAUSE_S)
                 continue
             self.end = max(self.end, ends[self._partition])
@@ -244,12 +246,14 @@ class LogReader:
         while clock() < until_s:
             try:
                 row = await self._fetch(position)
+                start = -1
+                if row.error_code == _OUT_OF_RANGE:
+                    start = await list_offset(self._cluster, self._partition, EARLIEST)
             except RetriableError as error:
                 why, self._leader = str(error), None
                 await asyncio.sleep(_PAUSE_S)
                 continue
             if row.error_code == _OUT_OF_RANGE:
-                start = await list_offset(self._cluster, self._partition, EARLIEST)
                 if start <= position:
                     raise RetriableError(f"{self.where} has lost offset {position}; run this again")
                 self.deleted.append((position, start))
@@ -266,9 +270,12 @@ class LogReader:
                     await self._pace.took(len(raw))
                 if following > position:
                     return following, found
-        raise RetriableError(
-            f"{self.where} could not be read from offset {position} for {_STALLED_S:g} s: {why}; check that its "
-            "brokers answer, then run this again"
+        raise self._unreadable(f"offset {position}", why)
+
+    def _unreadable(self, what: str, why: str) -> RetriableError:
+        return RetriableError(
+            f"{self.where}: {what} could not be read for {_STALLED_S:g} s: {why}; check that the cluster's brokers "
+            "answer, then run this again"
         )
 
     async def _fetch(self, position: int) -> Any:
@@ -315,7 +322,7 @@ class LogReader:
             raise RetriableError(f"{self.where} has no leader now")
         topic_id = metadata.topics[topic].topic_id
         if self._topic_id not in (None, topic_id):
-            raise PermanentError(f"{self.where} was recreated while it was read; run this again")
+            raise PermanentError(f"{self.where} was recreated since the run began; run this again")
         self._topic_id = topic_id
         self._leader = leader, topic_id
         return self._leader

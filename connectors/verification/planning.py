@@ -7,7 +7,7 @@ and what only the source has behind the stored position is not copied yet.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -15,13 +15,13 @@ from connect.core.errors import ConfigError, PermanentError
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.log.compacted_topic import LogRecord, read_to_end
 from connect.kafka.log.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, known_offsets
-from connect.kafka.log.topic_admin import Admin, known_topic, perhaps_compacted
+from connect.kafka.log.topic_admin import Admin, known_topic, topic_values
 from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.formats.gap import GapRecord, decode_gap
 from connectors.formats.position import KeyKind, decode_kind
 from connectors.formats.types import TopicPartition
 from connectors.internal_topics import read_copied
-from connectors.offset_map.reader import MapReader
+from connectors.offset_map.reader import ChunkRewritten, MapReader
 from connectors.offset_map.runs_and_chunks import MapPair
 from connectors.topic_sync.partition_assignment import selected
 from connectors.verification.ranges import RangePlan
@@ -31,6 +31,8 @@ from connectors.verification.state import Verified, joined
 #: Source offsets of one range, cut at multiples of it, so that a run that continues has the same ranges. With records
 #: of 1 KB this is two seconds of one core, which is what a kill loses.
 RANGE_OFFSETS: Final = 200_000
+#: How often the map is followed when it has changed.
+_TRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,7 @@ class PartitionScope:
             gaps=tuple(one for one in self.gaps if one[1] >= self.begin and one[0] < end),
             target_gaps=tuple(one for one in self.target_gaps if one[1] >= self.target_begin),
             copies=await self._copies(reader, max(target_end, self.target_begin)),
+            ids=(self.verified.source_id, self.verified.target_id),
         )
         self.is_open = not is_last
         self.begin, self.target_begin = plan.end, plan.target_end
@@ -138,13 +141,23 @@ class PartitionScope:
 
     async def _copies(self, reader: MapReader, target_end: int) -> tuple[tuple[int, int], ...] | None:
         """Return the copies that the map knows around the next range, up to the first one behind it."""
-        if self.pair is None or self.map_begin is None or self.target_begin < self.map_begin[1]:
+        if self.pair is None or self.map_begin is None:
             return None
-        found: list[tuple[int, int]] = []
-        for chunk in reader.chunks(self.pair):
+        for _ in range(_TRIES):
+            try:
+                return await self._read_copies(self.pair, reader, target_end)
+            except ChunkRewritten:  # the flow goes on
+                await reader.follow()
+        return await self._read_copies(self.pair, reader, target_end)
+
+    async def _read_copies(self, pair: MapPair, reader: MapReader, target_end: int) -> tuple[tuple[int, int], ...]:
+        # Of what is before the map, any may be a copy.
+        begins = self.target_begin, self.map_begin[1] if self.map_begin is not None else -1
+        found = [begins] if begins[0] < begins[1] else []
+        for chunk in reader.chunks(pair):
             if chunk.limit is not None and chunk.limit[1] <= self.target_begin:
                 continue
-            for run in await reader.runs(self.pair, chunk):
+            for run in await reader.runs(pair, chunk):
                 if found and run.downstream <= found[-1][1]:  # its source offsets have a gap, its copies have none
                     found[-1] = (found[-1][0], run.downstream_end)
                 elif run.downstream_end > self.target_begin:
@@ -182,6 +195,8 @@ async def plan_partitions(
         raise ConfigError(f"{settings.flow} mirrors no topic {' '.join(options.topics)}".rstrip(), "--topics")
     partitions = [TopicPartition(one.name, index) for one in topics for index in sorted(one.partitions)]
     await reader.follow()
+    # Now, because a look-up may follow the map further, to positions behind the ends that are read next.
+    positions = {one: reader.position(one) for one in partitions}
     copied = await read_copied(clusters.store, settings, partitions)
     targets = {one: _target_of(one, reader, settings) for one in partitions}
     remote = (await there.metadata({one.topic for one in targets.values()})).topics
@@ -200,36 +215,39 @@ async def plan_partitions(
     isolation = READ_COMMITTED if settings.read_committed else READ_UNCOMMITTED
     ends, silent = await known_offsets(here, found, LATEST, isolation)
     starts, silent_too = await known_offsets(here, list(ends), EARLIEST)
-    unread += {**lost, **more, **silent, **silent_too}.values()
-    compacted = (
-        await perhaps_compacted(here, {one.topic for one in found}, in_doubt=False),
-        await perhaps_compacted(there, {targets[one].topic for one in found}, in_doubt=False),
-    )
+    unread += [*_silent(there, {**lost, **more}), *_silent(here, {**silent, **silent_too})]
+    compacted, doubtful = await _compacted(here, {one.topic for one in found})
+    compacted_there, doubtful_there = await _compacted(there, {targets[one].topic for one in found})
     gaps = await _gaps(clusters, settings)
     scopes = []
     for one in found:
         target = targets[one]
         if one not in starts or target not in target_starts:
             continue
-        position = reader.position(one)
+        if (doubt := doubtful.get(one.topic) or doubtful_there.get(target.topic)) is not None:
+            unread.append(f"{one}: {doubt}")
+            continue
+        topics_now = known[one.topic], remote[target.topic]
+        if (name := _copied_before(reader.current(one), *topics_now, clusters)) is not None:
+            unread.append(f"{one}: {name} was recreated, and the flow has copied nothing since; see heliograph status")
+            continue
+        position = positions[one]
+        due = position.next_source_offset if position is not None else copied.get(one, -2) + 1
+        pair = reader.current(one) if reader.current(one) in reader.pairs(one) else None
+        # Without a map, and with a position where the source begins, nothing is known to be copied.
+        is_copied = pair is not None or due > starts[one]
         scope = PartitionScope(
             source=one,
             target=target,
-            pair=reader.current(one) if reader.current(one) in reader.pairs(one) else None,
-            verified=_verified(
-                one,
-                target,
-                (known[one.topic], remote[target.topic]),
-                (ends[one], target_ends[target]),
-                stored.get(one),
-                options,
-            ),
+            pair=pair,
+            verified=_verified(one, target, topics_now, (ends[one], target_ends[target]), stored.get(one), options),
             begin=starts[one],
             target_begin=target_starts[target],
-            end=ends[one],
-            target_end=target_ends[target],
-            due=position.next_source_offset if position is not None else copied.get(one, -2) + 1,
-            is_compacted=(one.topic in compacted[0], target.topic in compacted[1]),
+            # What the target has of a partition of which the flow copied nothing was written by others.
+            end=ends[one] if is_copied else starts[one],
+            target_end=target_ends[target] if is_copied else target_starts[target],
+            due=due,
+            is_compacted=(one.topic in compacted, target.topic in compacted_there),
             may_begin_later=(starts[one] > 0, target_starts[target] > 0),
         )
         try:
@@ -238,9 +256,50 @@ async def plan_partitions(
         except PermanentError as error:  # of this partition
             unread.append(str(error))
             continue
+        if not is_copied and ends[one] > starts[one]:
+            not_copied = ExplainedRange(*one, starts[one], ends[one] - 1, RangeReason.NOT_COPIED)
+            result = scope.verified.result
+            result = replace(result, explained=joined((*result.explained, not_copied)))
+            scope.verified = replace(scope.verified, result=result)
         _add_gaps(scope, [each for each in gaps if each.source_topic == one.topic and each.source_partition == one[1]])
         scopes.append(scope)
     return scopes, unread
+
+
+def _copied_before(
+    pair: MapPair | None, source: TopicMetadata, target: TopicMetadata, clusters: FlowClusters
+) -> str | None:
+    """Return which topic has another id than when the flow copied last; None if neither has."""
+    if pair is not None:
+        for cluster, topic, before in (
+            (clusters.source, source, pair.source_topic_id),
+            (clusters.target, target, pair.target_topic_id),
+        ):
+            if None not in (before, topic.topic_id) and before != topic.topic_id:
+                return f"cluster {cluster.name}: {topic.name}"
+    return None
+
+
+async def _compacted(cluster: Cluster, topics: Collection[str]) -> tuple[set[str], dict[str, str]]:
+    """Return the topics that are compacted, and why it is unknown of others."""
+    policies = await topic_values(cluster, topics, "cleanup.policy")
+    return {topic for topic, policy in policies.items() if "compact" in policy}, {
+        topic: f"cluster {cluster.name}: whether {topic} is compacted is unknown, so what a cleaner has removed would "
+        f"count as missing; grant DESCRIBE_CONFIGS on topic {topic}"
+        for topic in topics
+        if topic not in policies
+    }
+
+
+def _silent(cluster: Cluster, reasons: Mapping[tuple[str, int], str]) -> Iterator[str]:
+    """Yield a sentence for each partition whose leader has not said where its log begins and ends."""
+    for one, why in reasons.items():
+        name = str(TopicPartition(*one))
+        reason = why.removeprefix(name).lstrip(": ")
+        yield (
+            f"cluster {cluster.name}: {name}: begin and end could not be read: {reason}; check that the cluster's "
+            "brokers answer, then run this again"
+        )
 
 
 async def _expect_what_is_readable(scope: PartitionScope, reader: MapReader, target_high: int) -> None:
@@ -345,7 +404,7 @@ async def _cut_by_time(
             continue
         found, why = await known_offsets(here, [scope.source], time_ms)
         if why:
-            raise PermanentError(next(iter(why.values())))
+            raise PermanentError(next(_silent(here, why)))
         offset = found.get(scope.source, -1)
         offsets.append(offset if offset >= 0 else scope.end)
     begin, end = offsets

@@ -24,6 +24,7 @@ class RangePlan:
         gaps: First and last source offsets that a stored gap explains; ``target_gaps``: target offsets.
         copies: Target ranges (first offset, end) that the map knows as copies; None without a map.
         held_bytes: About how much may be decoded at once for an alignment.
+        ids: Of source and target topic when the range was planned, empty if brokers have none.
     """
 
     topic: str
@@ -42,6 +43,7 @@ class RangePlan:
     target_gaps: tuple[tuple[int, int], ...] = ()
     copies: tuple[tuple[int, int], ...] | None = None
     held_bytes: int = 16 * 1024 * 1024
+    ids: tuple[str, str] = ("", "")
 
     @property
     def source(self) -> TopicPartition:
@@ -56,7 +58,7 @@ class RangePlan:
 
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
-        pairs = {name: tuple(data[name]) for name in ("is_compacted", "may_begin_later")}
+        pairs = {name: tuple(data[name]) for name in ("is_compacted", "may_begin_later", "ids")}
         lists = ("gaps", "target_gaps", "copies")
         ranges = {name: tuple((first, end) for first, end in data[name]) for name in lists if data[name] is not None}
         return cls(**{**data, **pairs, **ranges})

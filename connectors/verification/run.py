@@ -12,7 +12,7 @@ import errno
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -36,7 +36,7 @@ from connectors.verification.last_run import LAST_RUN, LastVerification, after_r
 from connectors.verification.planning import FlowClusters, PartitionScope, VerifyOptions, plan_partitions, total_offsets
 from connectors.verification.ranges import RangePlan, RangeResult
 from connectors.verification.report import ReadSample, VerificationResult
-from connectors.verification.state import VERIFIED, Verified
+from connectors.verification.state import VERIFIED, TopicPair, Verified, recreated_pairs
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,8 @@ _HELD_SHARE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is: source offsets, source bytes read by it, and differences so far. ``left_s``: -1 if unknown."""
+    """How far a run is: source offsets, source bytes read by it, and differences so far. ``left_s``: -1 if unknown.
+    ``is_spark_up``: whether Spark has run a task, in this run or one before."""
 
     flow: str
     offsets: int
@@ -68,6 +69,7 @@ class Progress:
     bytes_s: float
     left_s: float
     differences: int
+    is_spark_up: bool
 
 
 @dataclass(slots=True)
@@ -122,6 +124,7 @@ class Verification:
         self._in_work: dict[int, int] = {}
         #: When the first task began to read; Spark's start comes before.
         self._began_s: float | None = None
+        self._is_spark_up = False
         self._total = 0
         self._samples: list[ReadSample] = []
 
@@ -129,15 +132,17 @@ class Verification:
         """Verify what is not verified yet. Raises ConfigError, and what the clusters, Spark and the tasks raise."""
         began_ms, self._began_s, options = wall_ms(), None, self._options
         deadline_s = None if options.within_s is None else asyncio.get_running_loop().time() + options.within_s
-        stored = None
+        stored, recreated = None, frozenset[TopicPair]()
         try:
             async with asyncio.timeout_at(deadline_s):
                 stored = {} if options.is_part else await self._records.load()
+                if deadline_s is not None or options.topics:  # else the plan says what is there
+                    recreated = await self._recreated(stored)
                 scopes, unread = await plan_partitions(self._settings, self._clusters, self._reader, stored, options)
         except TimeoutError:
             if deadline_s is None:
                 raise
-            return self._unplanned(stored, began_ms)
+            return self._unplanned(_without(stored, recreated), began_ms)
         self._unstored |= _outdated(stored, scopes)
         if not unread:  # what was not found is gone
             found = {one.source for one in scopes}
@@ -174,7 +179,8 @@ class Verification:
         )
         if not options.is_part and not (is_late and result.is_equal):
             known = [one.verified for one in scopes]
-            known += [each for one, each in stored.items() if not options.wants(one.topic)]
+            kept = _without(stored, recreated) or {}
+            known += [each for one, each in kept.items() if not options.wants(one.topic)]
             offsets, is_whole = self._progress(everyone).offsets, not options.topics and not is_late
             try:
                 before = (await self._last.load()).get("", LastVerification())
@@ -182,6 +188,11 @@ class Verification:
             except HeliographError as error:  # the result is more than its record
                 log.warning("%s: status and metrics do not show this verification: %s", self._flow, error)
         return result
+
+    async def _recreated(self, stored: Mapping[TopicPartition, Verified]) -> frozenset[TopicPair]:
+        """Return the pairs of topics that are known to be recreated since their results were stored."""
+        pairs = {one.pair for one in stored.values()}
+        return await recreated_pairs(pairs, self._clusters.source, self._clusters.target) or frozenset()
 
     def _unplanned(self, stored: dict[TopicPartition, Verified] | None, began_ms: int) -> VerificationResult:
         """Return what earlier runs found. Raises RetriableError if that was not read in time either."""
@@ -300,7 +311,7 @@ class Verification:
             link, _ = ticket.linked.result()
             link.renew(_LEASE_S, lambda: True)
             link.send(self._configured())
-            self._began_s = self._began_s or time.monotonic()
+            self._began_s, self._is_spark_up = self._began_s or time.monotonic(), True
             yield link
             with suppress(TimeoutError):
                 async with asyncio.timeout(2.0):
@@ -320,6 +331,7 @@ class Verification:
             "type": "config",
             "source": _named(source).to_wire(),
             "target": _named(target).to_wire(),
+            "aliases": {"source": self._flow.source, "target": self._flow.target},
             "is_committed": self._settings.read_committed,
             "fetch_bytes": min(max(fetch_bytes, _LEAST_FETCH_BYTES), _LARGEST_FETCH_BYTES),
             "bytes_s": options.bytes_s / max(options.tasks, 1),
@@ -387,7 +399,15 @@ class Verification:
             bytes_s=read / max(spent_s, 0.001),
             left_s=left * spent_s / offsets if offsets else -1.0,
             differences=sum(one.scope.verified.result.differences_total for one in everyone),
+            is_spark_up=self._is_spark_up,
         )
+
+
+def _without(
+    stored: dict[TopicPartition, Verified] | None, recreated: Collection[TopicPair]
+) -> dict[TopicPartition, Verified] | None:
+    """Return what is stored of logs that are still there."""
+    return None if stored is None else {one: each for one, each in stored.items() if each.pair not in recreated}
 
 
 def _outdated(

@@ -42,17 +42,25 @@ class TopicPair(NamedTuple):
 async def recreated_topics(
     pairs: Collection[TopicPair], source: Cluster | None, target: Cluster | None
 ) -> tuple[str, ...] | None:
-    """Return the source topics of pairs of which either has another id now. A topic that is not there says nothing.
-    None: none is known, and a cluster is None or does not answer."""
+    """Return the source topics of :func:`recreated_pairs`."""
+    found = await recreated_pairs(pairs, source, target)
+    return None if found is None else tuple(sorted({one.source for one in found}))
+
+
+async def recreated_pairs(
+    pairs: Collection[TopicPair], source: Cluster | None, target: Cluster | None
+) -> frozenset[TopicPair] | None:
+    """Return the pairs of which either topic has another id now. A topic that is not there says nothing. None: none is
+    known, and a cluster is None or does not answer."""
     here, there = await asyncio.gather(
         _ids_now(source, {one.source for one in pairs}), _ids_now(target, {one.target for one in pairs})
     )
-    found = [
-        one.source
+    found = frozenset(
+        one
         for one in pairs
         if _is_another(here, one.source, one.source_id) or _is_another(there, one.target, one.target_id)
-    ]
-    return None if not found and (here is None or there is None) else tuple(sorted(set(found)))
+    )
+    return None if not found and (here is None or there is None) else found
 
 
 async def _ids_now(cluster: Cluster | None, topics: Collection[str]) -> dict[str, str] | None:

@@ -95,7 +95,7 @@ class VerificationTask:
 
     async def _configure(self, message: Message) -> None:
         for side in ("source", "target"):
-            self._clusters[side] = Cluster(ConnectionSettings.from_wire(message[side]), side)
+            self._clusters[side] = Cluster(ConnectionSettings.from_wire(message[side]), message["aliases"][side])
         self._is_committed = message["is_committed"]
         self._fetch_bytes = message["fetch_bytes"]
         self._pace = ReadLimit(message["bytes_s"])
@@ -126,6 +126,7 @@ class VerificationTask:
                 end,
                 is_committed=self._is_committed or not is_source,
                 fetch_bytes=self._fetch_bytes,
+                topic_id=plan.ids[0 if is_source else 1],
                 # Both logs have about the same bytes, so the source's limit is both's.
                 pace=self._pace if is_source else None,
             )

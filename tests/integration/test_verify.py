@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from connect.core.errors import ClusterUnreachable, PermanentError
+from connect.core.errors import ClusterUnreachable, PermanentError, RetriableError
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
+from connectors.control_link.protocol import PartitionPlan
+from connectors.verification import log_reader
 from connectors.verification.direct import compare_topics
+from connectors.verification.ranges import RangePlan
+from connectors.verification.task import VerificationTask
+from tests.kit.pipe import Direction
+from tests.kit.proxy import FaultProxy
 from tests.kit.topics import make_topics
 
 pytestmark = pytest.mark.integration
@@ -165,3 +173,42 @@ async def test_logs_whose_batches_are_cut_differently_are_equal(
         await write(sides.target, topic, many, partition)
     report = await compare_topics(sides.source, sides.target, {topic: topic})
     assert (report.difference, report.records) == (None, 60_000)
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+async def test_a_source_that_accepts_and_never_answers_is_named(
+    sides: Sides, us: KafkaCluster, monkeypatch: pytest.MonkeyPatch, is_compacted: bool
+) -> None:
+    """By its alias, with the partition, in the first fetch and where a compacted log is read to its end."""
+    monkeypatch.setattr(log_reader, "_STALLED_S", 0.5)
+    host, _, port = us.bootstrap.partition(":")
+    with FaultProxy.start(host, int(port)) as proxy:
+        proxy.hold(Direction.REQUESTS, new_too=True)
+        silent = connection_settings(
+            {"bootstrap.servers": "{}:{}".format(*proxy.address), "request.timeout.ms": "200"}, client_id="v", where="t"
+        )
+        link = MagicMock(close=AsyncMock())
+        task = VerificationTask(link, None)
+        try:
+            aliases = {"source": "us", "target": "eu"}
+            of_both = {"source": silent.to_wire(), "target": sides.target.to_wire(), "aliases": aliases}
+            limits = {"is_committed": True, "fetch_bytes": 1024, "bytes_s": 0, "chain": None}
+            await task._configure({**of_both, **limits})
+            plan = RangePlan("t", 0, "us.t", 0, 5, 9, 0, 0, due=9, is_last=True)
+            if is_compacted:
+                await task._opener(plan)("source", 5, 9).extend()
+            else:
+                await task._verify(
+                    {
+                        "plan": plan.to_wire(),
+                        "partition": PartitionPlan(plan.source, None, plan.target, None, 5, -1, 0, 0, False).to_wire(),
+                    }
+                )
+            said = link.send.call_args.args[0]["error"]
+        except RetriableError as error:
+            said = str(error)
+        finally:
+            await task.close()
+    what, place = "its end" if is_compacted else "offset 5", r"cluster us \(127\.0\.0\.1:\d+\)"
+    why = rf"{place}: .* did not answer.*; check that the cluster's brokers answer, then run this again"
+    assert re.fullmatch(rf"{place}: t-0: {what} could not be read for 0\.5 s: {why}", said), said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import re
 import sys
@@ -15,7 +16,7 @@ from typing import Final
 
 from connect.cli.console import EXIT_ERROR, EXIT_FOUND, EXIT_OK, stop_signals
 from connect.cli.daemons.spark import spark_for_verification
-from connect.core.errors import ConfigError
+from connect.core.errors import ConfigError, RetriableError
 from connect.core.wording import counted, parsed_time_ms
 from connect.kafka.concurrency import is_set_within, unless
 from connect.runtime.plugins.plugin_registry import Plugins
@@ -26,6 +27,8 @@ from connectors.verification.reports import file as report_file
 from connectors.verification.reports import text as report_text
 from connectors.verification.reports.summary import headline
 from connectors.verification.run import Progress, verifying
+
+log = logging.getLogger(__name__)
 
 _MEGABYTE: Final = 1024 * 1024
 _AGAIN_S: Final = 5.0
@@ -111,7 +114,13 @@ async def _run(flow: Flow, arguments: VerifyArguments) -> int:
         verification = await stack.enter_async_context(verifying(flow, engine, options, plugins.find, show))
         result, shown = None, 0
         while True:
-            newest = await unless(stop, verification.run(), "verification")
+            try:
+                newest = await unless(stop, verification.run(), "verification")
+            except RetriableError as error:
+                if result is None or not arguments.watches:
+                    raise
+                newest = result
+                log.warning("%s: a pass has failed: %s; trying again", flow, error)
             result = newest or result  # the end of --watch may interrupt a run
             if result is None:
                 raise KeyboardInterrupt
@@ -156,6 +165,6 @@ def _show_line(progress: Progress) -> None:
         left = "" if progress.left_s < 0 else f", {timedelta(seconds=round(progress.left_s))} left"
         found = f", {counted(progress.differences, 'difference')}" if progress.differences else ""
         line = f"{progress.flow}: {share:.0%} verified, {progress.bytes_s / _MEGABYTE:.0f} MiB/s{left}{found}"
-        if not progress.bytes and share < 1:
+        if not progress.is_spark_up and share < 1:
             line = f"{progress.flow}: starting Spark{found}"
         print(f"{_CLEAR}{line[:_WIDTH]}", end="", file=sys.stderr, flush=True)

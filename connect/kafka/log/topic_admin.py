@@ -132,7 +132,7 @@ async def topic_values(cluster: Cluster, topics: Collection[str], key: str) -> d
     for topic, configs in (await describe(cluster, topics, [key])).items():
         if isinstance(configs, RetriableError) and not isinstance(configs, UnknownTopic):
             raise configs
-        if not isinstance(configs, HeliographError) and key in configs and (value := configs[key].value):
+        if not isinstance(configs, HeliographError) and key in configs and (value := configs[key].value) is not None:
             found[topic] = value
     return found
 

@@ -83,6 +83,16 @@ def test_what_may_not_be_copied_yet_is_no_difference() -> None:
     assert compare(log_of(records), log_of(records[:60]), due=70).differences_total == 10
 
 
+def test_much_that_is_not_copied_yet_is_no_difference_beside_much_that_others_wrote() -> None:
+    """More of both than can be aligned."""
+    records, foreign = some_records(9000), [Rec(None, b"foreign %d" % at, NOW_MS) for at in range(9000)]
+    theirs = log_of([*records[:100], *foreign])
+    found = compare(log_of(records), theirs, sizes=(100, 100), due=100, copies=((0, 100),))
+    assert (found.differences, found.verified_to, found.records) == ([], 100, 100)
+    reasons = {(one.side, one.reason, one.first, one.last) for one in found.explained}
+    assert ("source", RangeReason.NOT_COPIED, 100, 8999) in reasons
+
+
 def test_damage_just_before_what_is_not_copied_yet_is_found() -> None:
     records = some_records(60)
     theirs = [*records[:49], records[49]._replace(value=b"other")]

@@ -291,6 +291,16 @@ def test_a_tombstone_behind_what_is_compared_explains_a_key_that_is_gone() -> No
         assert found.differences_total == count
 
 
+def test_a_tombstone_that_is_not_copied_explains_nothing() -> None:
+    """Of another key, or behind a record that the target would have, so the flow has not copied it."""
+    one, two, three = (Rec(key, b"1", NOW_MS) for key in (b"a", b"b", b"c"))
+    gone = one._replace(value=None)
+    for behind, count in (([gone], 0), ([two._replace(value=None)], 1), ([three, gone], 1), ([three, gone, three], 0)):
+        ours, theirs = log_of([one, two, *behind]), log_of([one, two])[1:]
+        found = compare(ours, theirs, due=-1, is_compacted=(True, True), target_end=2, copies=((0, 3),))
+        assert [(each.kind, each.source_offset) for each in found.differences] == [("missing", 0)] * count
+
+
 def test_an_order_differs_although_the_keys_have_later_records() -> None:
     """Unless a record is there twice: a cleaner may have removed the last."""
     one, two, three = (Rec(key, key, NOW_MS) for key in (b"a", b"b", b"c"))

@@ -9,11 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import AsyncMock, MagicMock
+from uuid import UUID
 
 import pytest
 
 from connect.core.errors import ConfigError, PermanentError, RetriableError
-from connect.kafka.cluster import Cluster
+from connect.kafka.cluster import Cluster, ClusterMetadata, TopicMetadata
 from connect.kafka.log.topic_admin import Admin
 from connectors.config.mm2_properties import Flow, load
 from connectors.formats.types import TopicPartition
@@ -108,6 +109,26 @@ async def test_what_a_run_that_is_late_found_is_stored(
     assert not (await verification.run()).is_complete
     found = cast(LastVerification, last.values[""])
     assert (found.ended_ms, found.differences, found.verified_to) == (-1, 2, {"t": [6]})
+
+
+@pytest.mark.parametrize("id_now", [1, 2])
+async def test_what_was_found_in_a_log_that_is_gone_does_not_count(
+    verification: Verification, monkeypatch: pytest.MonkeyPatch, id_now: int
+) -> None:
+    """Neither if offsets are not read in time, nor beside a run over other topics."""
+    now = TopicMetadata("t", UUID(int=id_now), 0, {})
+    found = MagicMock(metadata=AsyncMock(return_value=ClusterMetadata(None, -1, {}, {"t": now})))
+    verification._clusters = replace(verification._clusters, source=found, target=found)
+    last, before = stored(verification), scope_of(0, str(UUID(int=1)), 5, 2)
+    cast(Any, verification._records).values = {before.source: before.verified}
+    verification._options = replace(verification._options, topics=("other",))
+    monkeypatch.setattr(verification, "_next", AsyncMock(return_value=None))
+    await verification.run()
+    assert cast(LastVerification, last.values[""]).differences == (2 if id_now == 1 else 0)
+    verification._options = replace(verification._options, topics=(), within_s=0.05)
+    forever = asyncio.Event()
+    monkeypatch.setattr(run, "plan_partitions", lambda *_: forever.wait())
+    assert (await verification.run()).differences_total == (2 if id_now == 1 else 0)
 
 
 def scope_of(partition: int, topic_id: str, verified_ms: int = 0, differences: int = 0) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -15,9 +16,10 @@ import pytest
 
 from connect.cli.commands import verify
 from connect.cli.commands.verify import VerifyArguments, run_verify
-from connect.core.errors import ConfigError
+from connect.core.errors import ConfigError, RetriableError
 from connectors.verification.report import PartitionResult, VerificationResult
 from connectors.verification.reports.file import read_report
+from connectors.verification.run import Progress
 
 EQUAL = VerificationResult("us->eu", 0, 0, {}, (PartitionResult("t", 0, "us.t", 0, 9, 9, 9, 0, 9, 9, 1),))
 DIFFERS = replace(EQUAL, partitions=(replace(EQUAL.partitions[0], differences_total=1),))
@@ -58,7 +60,7 @@ class Engine:
     async def stop(self) -> None: ...
 
 
-def fake_runs(monkeypatch: pytest.MonkeyPatch, *results: VerificationResult | None) -> None:
+def fake_runs(monkeypatch: pytest.MonkeyPatch, *results: VerificationResult | Exception | None) -> None:
     """Let runs end with ``results``; None is a run that SIGINT interrupts."""
 
     left = list(results)
@@ -69,6 +71,8 @@ def fake_runs(monkeypatch: pytest.MonkeyPatch, *results: VerificationResult | No
             if result is None:
                 os.kill(os.getpid(), signal.SIGINT)
                 await asyncio.Event().wait()
+            if isinstance(result, Exception):
+                raise result
             assert result is not None
             return result
 
@@ -91,6 +95,29 @@ def test_the_end_of_a_watch_reports_the_last_whole_run(
     assert read_report(given.report.read_text()) == DIFFERS
     # Once when it was found, and at the end.
     assert capsys.readouterr().out.count("us->eu: 1 difference") == 2
+
+
+def test_a_watch_goes_on_after_a_pass_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not if it is the first: then nothing was compared yet."""
+    lost = RetriableError("cluster us: no broker answers")
+    fake_runs(monkeypatch, EQUAL, lost, DIFFERS, None)
+    assert run_verify(arguments(tmp_path, watches=True)) == 2
+    assert "us->eu: a pass has failed: cluster us: no broker answers; trying again" in caplog.text
+    fake_runs(monkeypatch, lost)
+    with pytest.raises(RetriableError):
+        run_verify(arguments(tmp_path, watches=True))
+
+
+def test_a_terminal_shows_the_start_of_spark_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    for is_spark_up in (False, True):
+        verify._show_line(Progress("us->eu", 0, 9, 0, 0.0, -1.0, 0, is_spark_up))
+    starting, following = capsys.readouterr().err.split(verify._CLEAR)[1:]
+    assert (starting, following) == ("us->eu: starting Spark", "us->eu: 0% verified, 0 MiB/s")
 
 
 def test_an_interrupted_run_reports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
