@@ -22,7 +22,7 @@ from connectors.formats.gap import Gap, GapKind
 from tests.kit.brokers import KafkaCluster
 from tests.kit.direct import Broker, value_numbers
 from tests.kit.groups import end_sessions
-from tests.kit.mirror import CALM, PATIENT, SMALL, Mirror
+from tests.kit.mirror import CALM, PATIENT, SMALL, Mirror, one_flow
 from tests.kit.processes import wait_until
 from tests.kit.stored import stored_gaps, stored_positions
 
@@ -264,14 +264,9 @@ def test_a_topic_that_was_away_for_long_is_copied_from_its_beginning(
     make(source, topic)
     source.produce(topic, 0, FIRST)
     properties = {
-        "clusters": "away, eu",
-        "away.bootstrap.servers": us.bootstrap,
-        "eu.bootstrap.servers": eu.bootstrap,
-        "away->eu.enabled": "true",
-        "away->eu.topics": topic,
-        "on.topic.recreated": "restart",
-        **SMALL,
+        **one_flow(us.bootstrap, eu.bootstrap, topic, "away", tasks=1),
         **CALM,
+        "on.topic.recreated": "restart",
         "refresh.topics.interval.seconds": "600",
     }
     with Mirror(properties, tmp_path) as mirror:

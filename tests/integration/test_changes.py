@@ -14,7 +14,7 @@ from connect.embedded.brokers import KafkaCluster
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.security.connection_settings import connection_settings
 from tests.integration.test_confined import RECORDS, TOPIC, copied, write
-from tests.kit.mirror import SMALL, Mirror, with_rest
+from tests.kit.mirror import Mirror, one_flow, with_rest
 from tests.kit.processes import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -34,16 +34,7 @@ def ask(url: str, method: str = "GET", body: Any = None) -> Any:
 def test_plan_drift_and_audit_of_a_running_mirror(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
     asyncio.run(write(us.bootstrap))
     rest = with_rest()
-    properties = {
-        **SMALL,
-        **rest,
-        "clusters": "us, eu",
-        "us.bootstrap.servers": us.bootstrap,
-        "eu.bootstrap.servers": eu.bootstrap,
-        "us->eu.enabled": "true",
-        "us->eu.topics": TOPIC,
-        "audit.enable": "true",
-    }
+    properties = {**one_flow(us.bootstrap, eu.bootstrap, TOPIC, tasks=1), **rest, "audit.enable": "true"}
     base = f"{rest['listeners']}/us/eu/connectors/{NAME}"
     with Mirror(properties, tmp_path) as mirror:
         mirror.start()

@@ -15,7 +15,7 @@ from connect.embedded.brokers import KafkaCluster
 from connect.embedded.java import cache_dir
 from tests.interop.flow import read_all
 from tests.kit import confined
-from tests.kit.mirror import SMALL, Mirror
+from tests.kit.mirror import Mirror, one_flow
 from tests.kit.processes import wait_until
 from tests.kit.topics import make_topics
 
@@ -33,15 +33,7 @@ def test_a_mirror_copies_under_the_restrictions_of_its_unit(us: KafkaCluster, eu
     cache_dir().mkdir(parents=True, exist_ok=True)
     program = str(Path(sys.executable).parent / "connect-mirror-maker")
     restricted = [sys.executable, confined.__file__, str(UNIT), "/tmp", str(cache_dir()), "--", program]
-    properties = {
-        **SMALL,
-        "clusters": "us, eu",
-        "us.bootstrap.servers": us.bootstrap,
-        "eu.bootstrap.servers": eu.bootstrap,
-        "us->eu.enabled": "true",
-        "us->eu.topics": TOPIC,
-    }
-    with Mirror(properties, tmp_path, restricted) as mirror:
+    with Mirror(one_flow(us.bootstrap, eu.bootstrap, TOPIC, tasks=1), tmp_path, restricted) as mirror:
         mirror.start()
         wait_until(lambda: copied(mirror, eu.bootstrap) == RECORDS, DEADLINE_S, "all is copied", 0.5)
         members = mirror.members()

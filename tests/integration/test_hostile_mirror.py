@@ -26,7 +26,7 @@ from tests.interop.flow import read_all
 from tests.kit.brokers import KafkaCluster
 from tests.kit.direct import Broker
 from tests.kit.logs import batch_of
-from tests.kit.mirror import CALM, SMALL, Mirror, with_rest
+from tests.kit.mirror import CALM, Mirror, one_flow, with_rest
 from tests.kit.processes import Role, soonest_s, wait_until
 from tests.kit.topics import make_topics
 
@@ -91,14 +91,9 @@ def flow(us: KafkaCluster, eu: KafkaCluster, tmp_path_factory: pytest.TempPathFa
     asyncio.run(make_topics(us.bootstrap, {TOPIC: 2, "heartbeats": 1}))
     rest = with_rest()
     properties = {
-        **SMALL,
+        **one_flow(us.bootstrap, eu.bootstrap, TOPIC, tasks=1),
         **CALM,
         **rest,
-        "clusters": "us, eu",
-        "us.bootstrap.servers": us.bootstrap,
-        "eu.bootstrap.servers": eu.bootstrap,
-        "us->eu.enabled": "true",
-        "us->eu.topics": TOPIC,
         "us->eu.transform.sql": "SELECT upper(string(value)) AS value FROM records",
         "emit.checkpoints.enabled": "true",
         "emit.heartbeats.enabled": "true",

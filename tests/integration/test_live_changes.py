@@ -16,9 +16,8 @@ import pytest
 from aiokafka import TopicPartition as Partition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
-from connect.embedded import cluster_config
 from tests.kit.brokers import KafkaCluster
-from tests.kit.mirror import SMALL, Mirror
+from tests.kit.mirror import Mirror, one_flow, with_rest
 from tests.kit.stream import DEADLINE_S, Stream, longest_gap_s, producers_of
 from tests.kit.topics import make_topics
 
@@ -66,24 +65,17 @@ def own_us() -> Iterator[KafkaCluster]:
 
 @pytest.fixture
 async def world(own_us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> AsyncIterator[World]:
-    (port,) = cluster_config.choose(1)
+    rest = with_rest()
     properties = {
-        "clusters": f"{ALIAS}, eu",
-        f"{ALIAS}.bootstrap.servers": own_us.bootstrap,
-        "eu.bootstrap.servers": eu.bootstrap,
-        f"{ALIAS}->eu.enabled": "true",
-        f"{ALIAS}->eu.topics": "a, b",
-        f"{ALIAS}->eu.tasks.max": "2",
-        **SMALL,
+        **one_flow(own_us.bootstrap, eu.bootstrap, "a, b", ALIAS),
+        **rest,
         "refresh.look.interval.ms": "1000",
         "copy.epoch.ms": "600000",
-        "dedicated.mode.enable.public.rest": "true",
-        "listeners": f"http://{cluster_config.HOST}:{port}",
     }
     await make_topics(own_us.bootstrap, {"a": 3, "b": 2, "c": 1})
     with Mirror(properties, tmp_path) as mirror:
         mirror.start()
-        yield World(Stream(own_us, eu, ALIAS), mirror, f"http://{cluster_config.HOST}:{port}/{ALIAS}/eu")
+        yield World(Stream(own_us, eu, ALIAS), mirror, f"{rest['listeners']}/{ALIAS}/eu")
         assert await asyncio.to_thread(mirror.stop) == 0
         mirror.assert_gone()
 

@@ -18,7 +18,7 @@ from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.offsets import LATEST, list_offset
 from connect.kafka.security.connection_settings import connection_settings
-from tests.kit.mirror import CALM, SMALL, Mirror, with_rest
+from tests.kit.mirror import CALM, Mirror, one_flow, with_rest
 from tests.kit.processes import local_ports, slices, wait_until
 from tests.kit.quotas import WRITING, Quota, set_quota
 from tests.kit.seen import Seen
@@ -92,16 +92,10 @@ def scene(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> Iterator[Scene]
     rest = with_rest()
     properties = {
         **rest,
-        "clusters": f"{ALIAS}, eu",
-        f"{ALIAS}.bootstrap.servers": us.bootstrap,
-        "eu.bootstrap.servers": eu.bootstrap,
-        f"{ALIAS}->eu.enabled": "true",
-        f"{ALIAS}->eu.topics": TOPIC,
+        **one_flow(us.bootstrap, eu.bootstrap, TOPIC, ALIAS, tasks=1),
+        **CALM,
         # One slice for the whole test, so that its connections can be told from others.
         "copy.epoch.ms": "3600000",
-        "tasks.max": "1",
-        **SMALL,
-        **CALM,
     }
     with Mirror(properties, tmp_path) as mirror:
         mirror.start()

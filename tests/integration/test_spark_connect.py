@@ -11,7 +11,7 @@ import pytest
 
 from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, TopicPair
-from tests.kit.mirror import SMALL, Mirror
+from tests.kit.mirror import Mirror, one_flow
 from tests.kit.processes import Role, gone, wait_until
 from tests.kit.spark_cluster import ConnectServer, bare_python
 from tests.kit.topics import make_topics
@@ -57,14 +57,8 @@ def scene(us: KafkaCluster, eu: KafkaCluster, tmp_path_factory: pytest.TempPathF
     asyncio.run(make_topics(us.bootstrap, {LOAD.topic: LOAD.partitions}))
     with ConnectServer(bare_python(folder / "python")) as server:
         properties = {
-            "clusters": f"{ALIAS}, eu",
-            f"{ALIAS}.bootstrap.servers": us.bootstrap,
-            "eu.bootstrap.servers": eu.bootstrap,
-            f"{ALIAS}->eu.enabled": "true",
-            f"{ALIAS}->eu.topics": LOAD.topic,
-            "tasks.max": "2",
+            **one_flow(us.bootstrap, eu.bootstrap, LOAD.topic, ALIAS),
             "copy.epoch.ms": "4000",
-            **SMALL,
             "spark.remote": server.remote,
             "spark.executor.memory": "1g",
             # Listened for on every address, and so over TLS.

@@ -6,9 +6,7 @@ Random files are made of every key that either side knows, under every prefix th
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -21,19 +19,15 @@ from connect.core.config.security_settings import SECURITY
 from connect.core.config.worker_settings import WORKER
 from connect.core.errors import ConfigError
 from connect.core.model import CLEANED_SOON
-from connect.embedded.brokers import QUICK_JVM
-from connect.embedded.java import find_java
-from connect.embedded.kafka_releases import classpath
 from connectors.config.definitions import CHECKPOINT, HEARTBEAT, OWN, SOURCE
 from connectors.config.mm2_properties import Connector, load
 from tests.kit.java_files import SAMPLE_MIRROR
-from tests.kit.java_mm2 import COORDINATES
+from tests.kit.java_mm2 import judged
 from tests.kit.java_program import format_properties
 
 pytestmark = pytest.mark.integration
 
 _JUDGE: Final = Path(__file__).with_name("MirrorMakerConfigJudge.java")
-_DEADLINE_S: Final = 300.0
 #: Java looks for plugins in each file's class path; by service loaders that takes no time.
 _QUICK: Final = {"plugin.discovery": "service_load"}
 #: Aliases with dots, one that another begins with, and some that look like a prefix of a key.
@@ -85,17 +79,7 @@ _VALUES: Final = (
 
 
 def _of_java(files: Sequence[Path]) -> list[dict[str, Any]]:
-    jars = os.pathsep.join(str(jar) for jar in classpath(COORDINATES))
-    done = subprocess.run(
-        [str(find_java().executable), *QUICK_JVM, "-cp", jars, str(_JUDGE)],
-        input="\n".join(map(str, files)) + "\n",
-        capture_output=True,
-        text=True,
-        timeout=_DEADLINE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return [json.loads(line) for line in judged(_JUDGE, map(str, files)) if line.startswith("{")]
 
 
 def _of_ours(file: Path) -> dict[str, Any]:

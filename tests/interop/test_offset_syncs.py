@@ -6,9 +6,7 @@ What Java's syncs give for an offset, our map gives or something closer, up to e
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import subprocess
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,8 +16,6 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from connect.embedded.brokers import QUICK_JVM
-from connect.embedded.java import find_java
-from connect.embedded.kafka_releases import classpath
 from connect.kafka.cluster import Cluster
 from connect.kafka.security.connection_settings import connection_settings
 from connectors.checkpoint.offset_translation import OffsetSyncStore
@@ -29,8 +25,8 @@ from connectors.offset_map.reader import MapReader
 from connectors.offset_map.runs_and_chunks import OffsetLocation
 from tests.interop.flow import read_all
 from tests.kit.brokers import KafkaCluster
-from tests.kit.java_mm2 import COORDINATES, JavaMirrorMaker
-from tests.kit.mirror import CALM, SMALL, Mirror
+from tests.kit.java_mm2 import JavaMirrorMaker, judged
+from tests.kit.mirror import CALM, Mirror, one_flow
 from tests.kit.processes import wait_until
 from tests.kit.topics import make_topics
 
@@ -118,17 +114,11 @@ def test_java_translates_by_ours_as_by_its_own(us: KafkaCluster, eu: KafkaCluste
 
 def _properties(us: KafkaCluster, eu: KafkaCluster, alias: str, name: str) -> Mapping[str, str]:
     return {
-        "clusters": f"{alias}, eu",
-        f"{alias}.bootstrap.servers": us.bootstrap,
-        "eu.bootstrap.servers": eu.bootstrap,
-        f"{alias}->eu.enabled": "true",
-        f"{alias}->eu.topics": f".*-{name}",
+        **one_flow(us.bootstrap, eu.bootstrap, f".*-{name}", alias, tasks=1),
         "offset-syncs.topic.location": "target",
         "offset.lag.max": str(_LAG_MAX),
         "eu.offset.flush.interval.ms": "2000",
-        **SMALL,
         **CALM,
-        "emit.checkpoints.enabled": "false",
         f"{alias}.consumer.isolation.level": "read_committed",
     }
 
@@ -207,14 +197,4 @@ def _javas(translated: int | None) -> str:
 
 def _judge(script: Sequence[str]) -> list[str]:
     """What Java's store answers to ``ask``, one line each."""
-    jars = os.pathsep.join(str(jar) for jar in classpath(COORDINATES))
-    done = subprocess.run(
-        [str(find_java().executable), *QUICK_JVM, "-cp", jars, str(_JUDGE)],
-        input="\n".join(script),
-        capture_output=True,
-        text=True,
-        timeout=_DEADLINE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return [line for line in done.stdout.splitlines() if line.startswith("OptionalLong")]
+    return [line for line in judged(_JUDGE, script) if line.startswith("OptionalLong")]

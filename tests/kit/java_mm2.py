@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+from connect.embedded.brokers import QUICK_JVM
+from connect.embedded.java import find_java
+from connect.embedded.kafka_releases import classpath
 from tests.kit.java_program import KAFKA_VERSION, LOGGING, JavaProgram, java_command, write_log4j2
 
 #: The mirror, the worker, and Kafka's tools.
@@ -18,6 +22,7 @@ COORDINATES: Final = (
     LOGGING,
 )
 _TAIL_BYTES: Final = 4000
+_JUDGE_DEADLINE_S: Final = 300.0
 
 
 class JavaToolFailed(Exception):
@@ -36,6 +41,21 @@ def run_tool(main_class: str, arguments: Sequence[str], *, timeout_s: float = 30
         tail = (done.stdout + done.stderr)[-_TAIL_BYTES:]
         raise JavaToolFailed(f"{main_class} ended with exit code {done.returncode}: {tail}")
     return done.stdout
+
+
+def judged(judge: Path, lines: Iterable[str]) -> list[str]:
+    """What a Java file of this tree, run as a program, prints for these lines of input."""
+    jars = os.pathsep.join(str(jar) for jar in classpath(COORDINATES))
+    done = subprocess.run(
+        [str(find_java().executable), *QUICK_JVM, "-cp", jars, str(judge)],
+        input="".join(f"{line}\n" for line in lines),
+        capture_output=True,
+        text=True,
+        timeout=_JUDGE_DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-_TAIL_BYTES:]
+    return done.stdout.splitlines()
 
 
 class JavaMirrorMaker(JavaProgram):

@@ -365,7 +365,7 @@ def stage(directory: Path, partitions: int, tasks: int) -> Iterator[Stage]:
         KafkaCluster.start("eu", jvm_options=jvm, config=uncleaned) as eu,
     ):
         make_some_at_once(us.bootstrap, counts)
-        properties = {**one_flow(us.bootstrap, eu.bootstrap, "late-.*"), "tasks.max": str(tasks), **with_rest()}
+        properties = {**one_flow(us.bootstrap, eu.bootstrap, "late-.*", tasks=tasks), **with_rest()}
         with Mirror(properties, directory) as mirror:
             url = properties["listeners"]
             seen, port = Seen(mirror, url, ALIAS), int(url.rpartition(":")[2])

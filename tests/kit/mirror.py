@@ -68,8 +68,8 @@ def replicated(target_nodes: int) -> dict[str, str]:
     }
 
 
-def one_flow(us: str, eu: str, topics: str, alias: str = "us") -> dict[str, str]:
-    """Return the file of a flow of two tasks to the brokers ``eu`` from the brokers ``us``, which it calls ``alias``;
+def one_flow(us: str, eu: str, topics: str, alias: str = "us", *, tasks: int = 2) -> dict[str, str]:
+    """Return the file of a flow to the brokers ``eu`` from the brokers ``us``, which it calls ``alias``;
     :data:`SMALL`."""
     return {
         "clusters": f"{alias}, eu",
@@ -78,7 +78,7 @@ def one_flow(us: str, eu: str, topics: str, alias: str = "us") -> dict[str, str]
         f"{alias}->eu.enabled": "true",
         f"{alias}->eu.topics": topics,
         **SMALL,
-        "tasks.max": "2",
+        "tasks.max": str(tasks),
     }
 
 

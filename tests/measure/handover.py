@@ -18,7 +18,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as Partition
 
 from connect.embedded.brokers import KafkaCluster
-from tests.kit.mirror import SMALL, Mirror
+from tests.kit.mirror import Mirror, one_flow
 from tests.kit.topics import make_topics
 
 _START_DEADLINE_S = 600.0
@@ -46,12 +46,7 @@ def _run(options: argparse.Namespace, us: KafkaCluster, eu: KafkaCluster, comman
     topics = [f"{prefix}-{index}" for index in range(options.topics)]
     asyncio.run(make_topics(us.bootstrap, dict.fromkeys(topics, options.partitions)))
     properties = {
-        "clusters": "us, eu",
-        "us.bootstrap.servers": us.bootstrap,
-        "eu.bootstrap.servers": eu.bootstrap,
-        **SMALL,
-        "us->eu.enabled": "true",
-        "us->eu.topics": f"{prefix}-.*",
+        **one_flow(us.bootstrap, eu.bootstrap, f"{prefix}-.*", tasks=1),
         "copy.epoch.ms": str(options.epoch_ms),
         "refresh.look.interval.ms": "1000",
         "spark.master": f"local[{options.slots},4]",

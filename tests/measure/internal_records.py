@@ -16,7 +16,7 @@ from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.offsets import LATEST, list_offsets
 from connect.kafka.security.connection_settings import connection_settings
-from tests.kit.mirror import SMALL, Mirror
+from tests.kit.mirror import Mirror, one_flow
 from tests.kit.topics import make_topics
 
 _GOAL_PERCENT: Final = 5.0
@@ -35,15 +35,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     with KafkaCluster.start("us") as us, KafkaCluster.start("eu") as eu, tempfile.TemporaryDirectory() as folder:
         asyncio.run(make_topics(us.bootstrap, {_TOPIC: options.partitions}))
-        properties = {
-            "clusters": "us, eu",
-            "us.bootstrap.servers": us.bootstrap,
-            "eu.bootstrap.servers": eu.bootstrap,
-            **SMALL,
-            "us->eu.enabled": "true",
-            "us->eu.topics": _TOPIC,
-            "tasks.max": str(options.tasks),
-        }
+        properties = one_flow(us.bootstrap, eu.bootstrap, _TOPIC, tasks=options.tasks)
         with Mirror(properties, Path(folder)) as mirror:
             mirror.start()
             mirrored, internal = asyncio.run(_measure(options, us, eu))

@@ -21,7 +21,7 @@ from PIL import Image
 from playwright.sync_api import Browser, ConsoleMessage, Page, ViewportSize
 
 from tests.kit.brokers import KafkaCluster
-from tests.kit.mirror import SMALL, Mirror, with_rest
+from tests.kit.mirror import Mirror, one_flow, with_rest
 from tests.kit.processes import wait_until
 from tests.kit.quotas import Quota, set_quota
 from tests.kit.topics import make_topics
@@ -207,13 +207,8 @@ def staged(browser: Browser, directory: Path, changes: Mapping[str, str] | None 
         run(make_topics(us.bootstrap, TOPICS))
         run(make_topics(eu.bootstrap, {f"us.{topic}": count for topic, count in TOPICS.items()}, SMALL_RECORDS))
         properties = {
-            **SMALL,
+            **one_flow(us.bootstrap, eu.bootstrap, "orders, payments", tasks=1),
             **rest,
-            "clusters": "us, eu",
-            "us.bootstrap.servers": us.bootstrap,
-            "eu.bootstrap.servers": eu.bootstrap,
-            "us->eu.enabled": "true",
-            "us->eu.topics": "orders, payments",
             "us->eu.on.source.gap": "skip",
             "audit.enable": "true",
             "emit.checkpoints.enabled": "true",

@@ -22,7 +22,7 @@ from connectors.verification.direct import compare_topics
 from tests.kit.brokers import KafkaCluster
 from tests.kit.copies import read, until, write, write_transactions
 from tests.kit.kill import run
-from tests.kit.mirror import SMALL, Mirror
+from tests.kit.mirror import Mirror, one_flow
 from tests.kit.processes import Role, gone, slices, wait_until
 from tests.kit.rounds import plan
 from tests.kit.shared_mirror import ONCE as ALIAS
@@ -39,14 +39,9 @@ KILLED: Final = "once-killed"
 
 def settings_of(eos: str, us: KafkaCluster, eu: KafkaCluster) -> dict[str, str]:
     return {
-        "clusters": f"{ALIAS}, eu",
-        f"{ALIAS}.bootstrap.servers": us.bootstrap,
-        "eu.bootstrap.servers": eu.bootstrap,
+        **one_flow(us.bootstrap, eu.bootstrap, "once-.*", ALIAS, tasks=1),
         "eu.exactly.once.source.support": eos,
-        f"{ALIAS}->eu.enabled": "true",
-        f"{ALIAS}->eu.topics": "once-.*",
         f"{ALIAS}->eu.consumer.isolation.level": "read_committed",
-        **SMALL,
     }
 
 

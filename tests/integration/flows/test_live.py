@@ -13,7 +13,7 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
 from tests.kit.brokers import KafkaCluster
-from tests.kit.mirror import SMALL, Mirror
+from tests.kit.mirror import Mirror, one_flow
 from tests.kit.shared_mirror import LIVE, LIVE_PARTITIONS, LIVE_TOPIC, SharedMirror
 from tests.kit.stream import DEADLINE_S, Stream, appear, longest_gap_s, producers_of
 from tests.kit.topics import make_topics
@@ -28,16 +28,7 @@ _GAP_S = 20.0
 @pytest.fixture
 def stage(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> Iterator[tuple[Stream, Mirror]]:
     alias = f"us{uuid.uuid4().hex[:6]}"
-    properties = {
-        "clusters": f"{alias}, eu",
-        f"{alias}.bootstrap.servers": us.bootstrap,
-        "eu.bootstrap.servers": eu.bootstrap,
-        f"{alias}->eu.enabled": "true",
-        f"{alias}->eu.topics": f"{alias}-.*",
-        f"{alias}->eu.tasks.max": "2",
-        f"{alias}->eu.refresh.topics.interval.seconds": "1",
-        **SMALL,
-    }
+    properties = {**one_flow(us.bootstrap, eu.bootstrap, f"{alias}-.*", alias), "refresh.topics.interval.seconds": "1"}
     with Mirror(properties, tmp_path) as mirror:
         yield Stream(us, eu, alias), mirror
         assert mirror.stop() == 0

@@ -16,7 +16,7 @@ from aiokafka.structs import TopicPartition
 from tests.kit.brokers import KafkaCluster
 from tests.kit.copies import read, until
 from tests.kit.masking import masking
-from tests.kit.mirror import SMALL, Mirror
+from tests.kit.mirror import SMALL, Mirror, one_flow
 from tests.kit.processes import slices, wait_until
 from tests.kit.shared_mirror import MASKED as ALIAS
 from tests.kit.shared_mirror import MASKED_LISTENER, SharedMirror
@@ -225,15 +225,10 @@ async def test_what_cannot_be_computed_is_left_out_and_a_group_that_still_copies
         for index in range(40):
             await producer.send_and_wait(topic, b"none" if index % 10 == 3 else b"%d" % index)
     settings = {
-        "clusters": f"{alias}, eu",
-        f"{alias}.bootstrap.servers": us.bootstrap,
-        "eu.bootstrap.servers": eu.bootstrap,
-        f"{alias}->eu.enabled": "true",
-        f"{alias}->eu.topics": topic,
+        **one_flow(us.bootstrap, eu.bootstrap, topic, alias, tasks=1),
         f"{alias}->eu.initial.offsets.group": group,
         f"{alias}->eu.errors.tolerance": "all",
         f"{alias}->eu.transform.sql": "SELECT string(int(string(value)) + 1) AS value FROM records",
-        **SMALL,
     }
     member = AIOKafkaConsumer(topic, bootstrap_servers=us.bootstrap, group_id=group, enable_auto_commit=False)
     async with member:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import given
@@ -71,6 +72,23 @@ def test_javas_tables_of_1000_to_10000_offsets(
             assert translated == [below, kept, kept + 1, kept + 1]
     one.take(sync(1500, 11_000))
     assert [one.translate(ORDERS, offset) for offset in (1499, 1500, 2000)] == [TOO_OLD, 11_000, 11_001]
+
+
+@pytest.mark.parametrize(
+    ("seed", "kept"),
+    [
+        (0, [50, 15900, 28628, 31881, 35018, 36019, 37019, 37081, 37131, 37132, 37133]),
+        (1, [1, 2, 12640, 25627, 32335, 34478, 35484, 36484, 36500, 36504, 36511, 36512, 36515, 36516]),
+        (2, [0, 1, 25400, 31614, 37982, 41143, 42249, 43249, 43256]),
+        (3, [2, 3, 13262, 19877, 26341, 29684, 30744, 31744, 31745, 31797, 31798]),
+    ],
+)
+def test_java_keeps_the_same_of_syncs_at_irregular_distances(seed: int, kept: list[int]) -> None:
+    """Java's store answered so for these; tests/interop/test_offset_syncs.py asks it about others."""
+    chance = random.Random(seed)
+    offsets = list(accumulate(chance.choice((0, 1, 1, 2, 3, 7, 50, 1000)) for _ in range(300)))
+    one = store(*((offset, offset) for offset in offsets))
+    assert [offset for offset in sorted({*offsets}) if one.translate(ORDERS, offset) == offset] == kept
 
 
 def test_a_sync_of_the_same_offset_leaves_the_older_ones() -> None:

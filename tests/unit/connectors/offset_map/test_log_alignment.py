@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,7 +53,10 @@ def runs(source: str, target: str, top: tuple[int, int] | None = None, window: i
 
 
 def test_a_plain_copy_is_one_run() -> None:
-    assert runs("abcdefghijklmnopqrstuvwxyz", "abcdefghijklmnopqrstuvwxyz") == [MapRun(0, 0, 26)]
+    letters = items("abcdefghijklmnopqrstuvwxyz")
+    found = lay(letters, letters, (26, 26))
+    assert list(found_in(found)) == [MapRun(0, 0, 26)]
+    assert (len(found), found.records) == (1, 26)
 
 
 def test_markers_on_either_side_begin_runs() -> None:
@@ -83,6 +87,7 @@ def test_what_the_cleaner_took_from_the_target_stood_where_there_is_room_for_it(
         "not where the source has none"
     )
     assert runs("abcdefgh", "a..efgh") == [MapRun(0, 0, 1), MapRun(4, 3, 4)]
+    assert runs("xyabcdefgh", "xya...efgh", window=20) == [MapRun(0, 0, 10)], "also between others of a window"
 
 
 def test_a_source_that_retention_cut_and_a_target_that_it_cut() -> None:
@@ -118,6 +123,7 @@ def test_nothing_in_common_is_no_map() -> None:
 def test_crossed_anchors_are_none() -> None:
     assert embedded(items("bc"), items("cb")) is None
     assert runs("abcd", "acbd") == [MapRun(3, 3, 1)]
+    assert runs("wabcz", "wbcaz") == runs("wbcaz", "wabcz") == [MapRun(4, 4, 1)], "however far what they cross is"
 
 
 def test_the_newest_is_kept_where_it_is_too_much() -> None:
@@ -133,6 +139,22 @@ def test_what_stands_above_as_well_is_no_anchor() -> None:
     """c and a were copied twice, and the copier went back for it: the first a of them is no copy of the a before b."""
     source, target = 17 * "a" + 5 * "b" + "c" + 5 * "a", 17 * "a" + 5 * "b" + "ca" + "c" + 5 * "a"
     assert [run for run in runs(source, target, window=4) if run.upstream < 17] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "many", "begins"),
+    [("x{}x", "x{}x", 24, 1), ("x{}", "x{}x", 24, 1), ("x{}x", "x{}", 24, 1), ("x{}x", "x{}x", 100, 0)],
+)
+def test_what_one_log_has_shortly_above_is_no_anchor(source: str, target: str, many: int, begins: int) -> None:
+    """It may be a second copy; what is far above is forgotten."""
+    others = "".join(chr(200 + at) for at in range(many))
+    found = runs(source.format(others), target.format(others), window=4)
+    assert found[0].upstream == found[0].downstream == begins
+
+
+def test_what_was_passed_over_above_is_no_anchor() -> None:
+    others, passed = "".join(chr(200 + at) for at in range(12)), "".join(chr(300 + at) for at in range(30))
+    assert runs(f"x{others}{passed}x{passed.upper()}cd", f"x{others}cd", window=6)[0] == MapRun(1, 1, 12)
 
 
 def test_what_was_written_twice_is_told_by_the_later_of_either_log() -> None:

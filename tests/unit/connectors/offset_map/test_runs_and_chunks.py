@@ -123,6 +123,12 @@ def test_only_a_newer_position_of_the_last_run_lengthens_it(last_run: LastRun, l
     assert list(runs) == [MapRun(10, 0, 5), MapRun(20, 5, length)]
 
 
+def test_right_behind_a_run_is_a_gap_unless_it_is_the_last() -> None:
+    runs = RunList([MapRun(10, 0, 5), MapRun(20, 7, 5)])
+    assert [runs.forward(at) for at in (15, 25)] == [(5, OffsetLocation.GAP), (12, OffsetLocation.INSIDE)]
+    assert [runs.reverse(at) for at in (5, 12)] == [(15, OffsetLocation.GAP), (25, OffsetLocation.INSIDE)]
+
+
 def test_an_empty_map_knows_nothing() -> None:
     assert RunList().forward(5) is None
     assert RunList().reverse(5) is None

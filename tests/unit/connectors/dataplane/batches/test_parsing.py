@@ -103,6 +103,13 @@ def test_magic_changes_within_a_log():
     assert [wire.read_header(batch).record_count for batch in target.batches] == [6, 3, 2]
 
 
+def test_the_codec_changes_within_a_log_of_old_records():
+    log = [*plain(1, range(3)), wrapper(1, plain(1, range(3, 6)), 1), *plain(1, range(6, 8))]
+    target = copy(copier(), *log)
+    assert held(target) == expected(range(8), 1)
+    assert [wire.read_header(batch).codec for batch in target.batches] == [0, 1, 0]
+
+
 def test_old_records_are_split_where_the_target_takes_less():
     machine = copier(max_bytes=300)
     target = copy(machine, *plain(1, range(100)))

@@ -13,6 +13,7 @@ from connectors.control_link.protocol import TransactionTerms
 from connectors.dataplane.batches import error_codes
 from connectors.dataplane.batches.copier import PartitionCopier
 from connectors.dataplane.batches.outgoing_batches import Outgoing
+from connectors.dataplane.batches.send_queue import TargetTruncated
 from connectors.dataplane.batches.transaction import SliceTransaction, TransactionLost
 from connectors.formats.types import QUARANTINED, ProducerIdAndEpoch, TopicPartition
 from tests.kit import logs as kit
@@ -259,3 +260,18 @@ def test_another_producer_id_is_unknown_to_its_leader() -> None:
     copier.take(fetched(3))
     assert copier.next_batch() is not None
     assert copier.next_batch() is None, "one batch until its leader knows the id"
+
+
+def test_a_leader_may_forget_the_producer_until_the_first_batch_of_a_transaction_is_acknowledged() -> None:
+    """Sequences begin again with each transaction, whatever the plan began with."""
+    stand, pair = Stand(partitions=0), TopicPartition("t", 0)
+    begin = plan(source=pair, target=pair, pipelined=True, next_sequence=5)
+    copier = kit.copier(begin, FIRST, transaction=stand.filling)
+    stand.filling.add([copier])
+    copier.begin(SECOND, restarts=True)
+    copier.take(fetched(0))
+    first = copier.next_batch()
+    assert copier.appended_unknown(None) == []
+    stand.acknowledge(copier, first)
+    with pytest.raises(TargetTruncated, match="does not know the producer id"):
+        copier.appended_unknown(None)

@@ -13,9 +13,10 @@ from connectors.dataplane import log_divergence
 from connectors.formats.gap import Gap, GapKind, GapPolicy, OnSourceGap, OnTopicRecreated
 from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
+from connectors.internal_topics import PartitionState
 from connectors.offset_map.runs_and_chunks import MapRun
 from connectors.source.positions import gap_policy
-from connectors.source.positions.gap_policy import GapPasser, Rewind, advice, gap_message, rewound
+from connectors.source.positions.gap_policy import GapPasser, Rewind, advice, gap_message, partition_facts, rewound
 from connectors.source.positions.ledger import Ledger
 from connectors.source.positions.partition_pairs import Entry, PartitionPair
 from connectors.source.positions.stored_positions import PassedGap, Start
@@ -46,13 +47,17 @@ async def begun(
     return await passer.begin(NO_SOURCE, [entry], {SOURCE: Start(POSITION, 99, False)})
 
 
-async def test_behind_what_the_source_has_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_behind_what_the_source_has_no_more(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Which may have become more since the slice saw it."""
     entry = stopped(log_divergence.source_gap(SOURCE, 100, 107).gap)
     found = await begun(monkeypatch, entry, 110)
     assert found[SOURCE] == Start(POSITION, 109, True, True)
     assert entry.is_recovering
     assert (entry.passing.gap.first, entry.passing.gap.last, entry.passing.found_ms) == (100, 109, 1234)
+    (said,) = caplog.messages
+    assert said.startswith(f"us->eu: {SOURCE} continues at source offset 110: source-gap: source offsets 100 to 109")
 
 
 async def test_where_the_source_parts_the_map_ends_and_both_sides_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,9 +86,10 @@ async def test_a_topic_made_anew_begins_at_its_beginning(monkeypatch: pytest.Mon
     entry = stopped(target)
     assert (await begun(monkeypatch, entry, 4))[SOURCE].committed_source_offset == 3
     assert (entry.passing.gap.first, entry.passing.gap.last) == (0, 3)
-    entry = stopped(target)
-    await begun(monkeypatch, entry, 0)
-    assert (entry.passing.gap.first, entry.passing.gap.last) == (-1, -1)
+    for start, lost in ((0, (-1, -1)), (1, (0, 0))):
+        entry = stopped(target)
+        await begun(monkeypatch, entry, start)
+        assert (entry.passing.gap.first, entry.passing.gap.last) == lost
 
 
 @pytest.mark.parametrize("kind", [GapKind.SOURCE_GAP, GapKind.SOURCE_RECREATED, GapKind.TARGET_RECREATED])
@@ -188,6 +194,15 @@ def test_the_gap_is_stored_with_the_position_behind_it_and_again_after_an_error(
     ledger.give_back([commit])
     assert list(ledger.take_commits()) == [commit]
     assert not list(ledger.take_commits())
+
+
+def test_only_what_stopped_at_a_gap_may_continue_behind_an_offset() -> None:
+    states = {
+        SOURCE: PartitionState("source-gap", "a reason", TARGET.topic, 1, Gap(GapKind.SOURCE_GAP)),
+        TopicPartition("orders", 1): PartitionState("QUARANTINED", "refused", TARGET.topic, 1),
+    }
+    facts = partition_facts("MirrorSourceConnector", "us", states)
+    assert [(one.source, bool(one.advice)) for one in facts] == [(SOURCE, True), (TopicPartition("orders", 1), False)]
 
 
 def test_the_advice_is_what_is_sent_over_rest() -> None:

@@ -11,7 +11,7 @@ from connectors.control_link.protocol import PartitionPlan, PartitionProgress
 from connectors.formats.position import Position
 from connectors.formats.types import QUARANTINED, RUNNING, STOPPED, ProducerIdAndEpoch, TopicPartition
 from connectors.source.positions.ledger import MAX_UNSTORED_BYTES, MAX_UNSTORED_RECORDS, Ledger
-from connectors.source.positions.partition_pairs import PartitionPair, plan_of, position_of
+from connectors.source.positions.partition_pairs import Entry, PartitionPair, plan_of, position_of
 from connectors.source.positions.stored_positions import Commit, CommitScope
 from tests.kit.turns import turns_during
 
@@ -171,6 +171,15 @@ def test_a_busy_partition_stores_its_position_every_ten_seconds_and_javas_offset
         assert len(stored) == progress + 1
 
 
+def test_a_position_that_a_successor_cannot_count_is_stored_once_a_second_however_often_it_is_looked() -> None:
+    clock = Clock(is_countable=False)
+    stored = []
+    for _ in range(10):
+        clock.now_s -= 0.5
+        stored += clock.tick(100)
+    assert len(stored) == 5
+
+
 def test_an_earlier_version_that_continues_after_a_kill_lacks_an_hour_of_the_map_at_most() -> None:
     clock = Clock()
     scopes = [scope for _ in range(2 * 3600) for _, scope in clock.tick(100)]
@@ -250,6 +259,37 @@ async def test_of_a_partition_that_leaves_and_was_never_copied_here_nothing_is_s
     await made.leave([])
     assert [one.position.source_partition for one in taken(made)] == [OTHER.partition]
     assert made.leaving() == [SOURCE, OTHER]
+
+
+def test_what_was_never_copied_here_leaves_at_once() -> None:
+    made = ledger()
+    made.entries[SOURCE].was_copied = False
+    made.abandon([OTHER])
+    assert (made.leaving(), [plan.source for plan in made.plans()]) == ([SOURCE], [OTHER])
+
+
+def test_a_task_stands_still_once_it_has_all_its_partitions_and_each_has_ended() -> None:
+    def has_ended(entry: Entry) -> bool:
+        return entry.state == STOPPED
+
+    empty, made = Ledger([]), ledger()
+    assert not empty.stand_still(has_ended)
+    made.apply(report(state=STOPPED, reason="refused"))
+    assert not made.stand_still(has_ended), "one is copied"
+    made.entries[OTHER].wait("its leader is away")
+    assert not made.stand_still(has_ended), "one waits"
+    made.apply(report(source=OTHER, state=STOPPED, reason="refused"))
+    assert made.stand_still(has_ended)
+    made.want([SOURCE, OTHER, TopicPartition("orders", 2)])
+    assert not made.stand_still(has_ended), "one is not there yet"
+
+
+def test_runs_that_a_resume_has_counted_are_stored() -> None:
+    made = ledger()
+    succeed(made, taken(made))
+    made.begin(SOURCE, plan_position(made), [(0, 0, 4), (4, 4, 2)])
+    made.apply(report(runs=[(6, 6, 3)]))
+    assert [list(commit.runs) for commit in taken(made)] == [[(0, 0, 9)]]
 
 
 async def test_a_partition_leaves_while_a_commit_of_it_is_under_way_that_fails() -> None:
