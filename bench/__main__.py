@@ -33,10 +33,12 @@ _FAILED: Final = 1
 _WIDTH: Final = 150
 _BUSY_PERCENT: Final = 15.0
 _PROBE_S: Final = 4.0
-#: Brokers are warm when so many probes, one after the other, are no faster by so much than the best before them.
+#: Brokers are warm when so many probes, one after the other, are no faster by so much than the best before them. Each
+#: lasts long enough to fill what the target keeps of its logs.
+_WARM_PROBE_S: Final = 12.0
 _STEADY_PROBES: Final = 2
 _STEADY: Final = 1.05
-_WARM_PROBES: Final = 15
+_WARM_PROBES: Final = 10
 _LOADING_S: Final = 1800.0
 #: Of a load that only has to be there.
 _FEW_RECORDS: Final = 8000
@@ -210,7 +212,7 @@ class Bench:
         variant = next(iter(variants(load)))[-1]
         best, since_best = 0.0, 0
         for _ in range(_WARM_PROBES):
-            probe = await measure_ceiling(load, 0, bed, held, variant, _PROBE_S)
+            probe = await measure_ceiling(load, 0, bed, held, variant, _WARM_PROBE_S)
             since_best = since_best + 1 if probe.records_per_s < best * _STEADY else 0
             best = max(best, probe.records_per_s)
             if since_best == _STEADY_PROBES:
