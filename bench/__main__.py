@@ -33,10 +33,14 @@ _FAILED: Final = 1
 _WIDTH: Final = 150
 _BUSY_PERCENT: Final = 15.0
 _PROBE_S: Final = 4.0
-#: Brokers are warm when so many probes, one after the other, are no faster by so much than the best before them.
+#: Brokers are warm when so many probes, one after the other, are no faster by so much than the best before them. Each
+#: lasts long enough to fill what the target keeps of its logs.
+_WARM_PROBE_S: Final = 12.0
 _STEADY_PROBES: Final = 2
 _STEADY: Final = 1.05
-_WARM_PROBES: Final = 15
+_WARM_PROBES: Final = 10
+#: Of a load that is only there to warm brokers.
+_WARMING_SCALE: Final = 0.05
 _LOADING_S: Final = 1800.0
 #: Of a load that only has to be there.
 _FEW_RECORDS: Final = 8000
@@ -147,9 +151,10 @@ class Bench:
     async def _copy(self, load: Load, bed: Bed, contenders: Sequence[Contender]) -> None:
         """Every contender and the ceiling once a round, in an order that turns from round to round, because brokers
         become faster for minutes."""
-        held = await self._write(load, bed)
-        if bed not in self._warm_beds:
-            await self._warm(load, bed, held)
+        held = await self._warm(load, bed)
+        self._keep(
+            Held(load=load.name, records=held.records, record_bytes=held.record_bytes, batch_bytes=held.batch_bytes)
+        )
         variant = await self._best_variant(load, bed, held) if load.has_ceiling else None
         runs: list[Contender | Variant] = [*contenders, *([] if variant is None else [variant])]
         for number in range(1, self._asked.rounds_of(load) + 1):
@@ -162,19 +167,23 @@ class Bench:
                 self._keep(await asyncio.to_thread(measure_ciphers, load.name, number))
 
     async def _measure(self, contender: Contender, load: Load, number: int, bed: Bed, held: Contents) -> None:
-        window = Window(self._asked.ramp_s, self._asked.seconds_of(load))
+        window = Window(self._asked.ramp_of(load), self._asked.seconds_of(load))
         try:
             self._keep(await measure(contender, load, number, bed, held, window, self._logs(load, number)))
         except BenchError as error:
             self._not_counted(load, contender, number, error)
 
     async def _pace(self, load: Paced, bed: Bed, contenders: Sequence[Contender]) -> None:
+        if bed not in self._warm_beds:
+            warming = next(one for one in LOADS if isinstance(one, Load) and one.replication == load.replication)
+            await self._warm(warming.scaled(_WARMING_SCALE), bed)
         self._written.clear()
         for number in range(1, self._asked.rounds_of(load) + 1):
             for contender in _turned(contenders, number):
-                logs, seconds = self._logs(load, number), self._asked.seconds_of(load)
+                logs = self._logs(load, number)
+                ramp_s, seconds = self._asked.ramp_of(load), self._asked.seconds_of(load)
                 try:
-                    self._keep(await measure_latency(contender, load, number, bed, self._asked.ramp_s, seconds, logs))
+                    self._keep(await measure_latency(contender, load, number, bed, ramp_s, seconds, logs))
                 except BenchError as error:
                     self._not_counted(load, contender, number, error)
 
@@ -197,26 +206,30 @@ class Bench:
     async def _profile(self, load: Load, bed: Bed, contenders: Sequence[Contender]) -> None:
         """A flame graph of each contender that is Python."""
         held = await self._write(load, bed)
-        window = Window(self._asked.ramp_s, self._asked.seconds_of(load))
+        window = Window(self._asked.ramp_of(load), self._asked.seconds_of(load))
         for contender in (each for each in contenders if not each.java):
             made = await profile(contender, load, bed, held, window, self._logs(load, 0), self._options.out)
             self._say(f"{load.name:22} {contender.title:12} {made.records_per_s:11,.0f} rec/s while profiled")
             self._say(f"flame graph {made.svg}, functions and lines {made.text}")
             self._say(f"say in {made.sentence} what is left, then make the page (--page)")
 
-    async def _warm(self, load: Load, bed: Bed, held: Contents) -> None:
-        """Let the brokers run until they become no faster: in their first minute they take up to twice the CPU, and
-        what is measured first would pay for it."""
+    async def _warm(self, load: Load, bed: Bed) -> Contents:
+        """Write the load. Let brokers that have not run yet run until they become no faster: in their first minute they
+        take up to twice the CPU, and what is measured first would pay for it."""
+        held = await self._write(load, bed)
+        if bed in self._warm_beds:
+            return held
         variant = next(iter(variants(load)))[-1]
         best, since_best = 0.0, 0
         for _ in range(_WARM_PROBES):
-            probe = await measure_ceiling(load, 0, bed, held, variant, _PROBE_S)
+            probe = await measure_ceiling(load, 0, bed, held, variant, _WARM_PROBE_S)
             since_best = since_best + 1 if probe.records_per_s < best * _STEADY else 0
             best = max(best, probe.records_per_s)
             if since_best == _STEADY_PROBES:
                 break
         self._warm_beds.append(bed)
         self._say(f"{load.name:22} brokers are warm at {best:,.0f} rec/s")
+        return held
 
     async def _best_variant(self, load: Load, bed: Bed, held: Contents) -> Variant:
         """Short probes; each step varies the best of the steps before."""
@@ -249,13 +262,7 @@ class Bench:
             if held.records < load.records:
                 raise BenchError(f"{load.topic} holds {held.records} records, {load.records} were written")
             self._written[load.topic] = held
-        held = self._written[load.topic]
-        row = Held(load=load.name, records=held.records, record_bytes=held.record_bytes, batch_bytes=held.batch_bytes)
-        if self._options.profile:
-            self._say(_line(row))
-        else:
-            self._keep(row)
-        return held
+        return self._written[load.topic]
 
     def _keep(self, row: Row) -> None:
         """In the file at once, so that what ends early has kept what it found."""
@@ -353,8 +360,13 @@ def _arguments() -> argparse.Namespace:
     add("--only", nargs="*", choices=contenders, metavar="CONTENDER", help=who)
     add("--older", nargs="+", type=Path, default=[], metavar="CLONE", help="clones of other versions, as contenders")
     add("--rounds", type=int, default=3, help="rounds (3; latency has one)")
-    add("--seconds", type=float, help="how long is measured (30; latency 70)")
-    add("--ramp", type=float, default=8.0, metavar="SECONDS", help="how long is not, behind the first record (8)")
+    add("--seconds", type=float, help="how long is measured (30; latency 65)")
+    add(
+        "--ramp",
+        type=float,
+        metavar="SECONDS",
+        help="how long is not, behind the first record (8; next to busy loops 30)",
+    )
     add("--scale", type=float, help="share of the records (as many as --seconds and --ramp need)")
     add("--no-ceiling", dest="ceiling", action="store_false", help="only contenders")
     add("--json", type=Path, default=page.RESULTS, metavar="FILE", help="keep results here, and make no page")

@@ -13,7 +13,7 @@ from typing import Final
 from bench.loads import AnyLoad, Load
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
-from connect.kafka.log.offsets import LATEST, list_offsets
+from connect.kafka.log.offsets import EARLIEST, LATEST, list_offsets
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.security.connection_settings import connection_settings
 from connect.wire.batch import BatchHeader, extents, read_header
@@ -30,6 +30,14 @@ BROKER: Final = {
     "log.retention.ms": "-1",
     # Kafka's default, so that a segment holds 1 GiB.
     "log.index.size.max.bytes": str(10 * 1024 * 1024),
+}
+#: Of the target alone. Its logs reach their size within seconds and keep it, so that the same memory is used again:
+#: on a virtual machine a page that is touched for the first time can cost more than all that is measured.
+_TARGET: Final = BROKER | {
+    "log.segment.bytes": str(32 * 1024 * 1024),
+    "log.retention.bytes": str(32 * 1024 * 1024),
+    "log.retention.check.interval.ms": "1000",
+    "log.index.size.max.bytes": str(256 * 1024),
 }
 _HEAP: Final = ("-Xms512m", "-Xmx1g")
 #: As brokers are often set; the kit's own is of seconds.
@@ -123,12 +131,13 @@ class Side:
         return {index: offset for (_, index), offset in ends.items()}
 
     async def contents(self, topic: str, partitions: int, begin: Mapping[int, int] | None = None) -> Contents:
-        """Means are those of the batches behind the offset of each partition in ``begin``, else of the first ones."""
+        """Means are those of the batches behind the offset of each partition in ``begin``, else of the first kept."""
         limit = max(_SAMPLE_BYTES // partitions, _PARTITION_SAMPLE_BYTES)
+        kept = await list_offsets(self.cluster, [(topic, index) for index in range(partitions)], EARLIEST)
         headers = [
             header
-            for index in range(partitions)
-            for header in await self._sample(topic, index, (begin or {}).get(index, 0), limit)
+            for (_, index), earliest in kept.items()
+            for header in await self._sample(topic, index, max(earliest, (begin or {}).get(index, 0)), limit)
         ]
         sampled = sum(header.record_count for header in headers)
         if not sampled:
@@ -178,12 +187,10 @@ class Bed:
 @contextmanager
 def start_bed(replication: int, *, is_secured: bool, folder: Path) -> Iterator[Bed]:
     """A source of one broker and a target of as many as there are replicas; a write needs two, if there are two."""
-    in_sync = {"min.insync.replicas": str(min(2, replication))}
+    config = _TARGET | {"min.insync.replicas": str(min(2, replication))}
     with ExitStack() as exits:
         start = _secured_side if is_secured else _side
-        yield Bed(
-            start("bench-us", 1, BROKER, folder, exits), start("bench-eu", replication, BROKER | in_sync, folder, exits)
-        )
+        yield Bed(start("bench-us", 1, BROKER, folder, exits), start("bench-eu", replication, config, folder, exits))
 
 
 def _side(name: str, nodes: int, config: Mapping[str, str], folder: Path, exits: ExitStack) -> Side:

@@ -12,8 +12,11 @@ from bench.loads import DEFAULT, LOADS, AnyLoad, Load, Paced
 #: What loads are large enough for: a window behind a ramp.
 _USUAL_S: Final = 38.0
 _COPY_S: Final = 30.0
+_RAMP_S: Final = 8.0
 #: Epochs are a minute: at least one change is in it.
-_LATENCY_S: Final = 70.0
+_LATENCY_S: Final = 65.0
+#: Next to busy loops it takes Java so long until its code is compiled.
+_BUSY_RAMP_S: Final = 30.0
 #: Seconds beside what is measured, seen on two cores: brokers of a bed until they are warm, a contender's start and end
 #: with the clearing around it, the ceiling's, and each of its short probes.
 _BED_S: Final = 75.0
@@ -38,7 +41,7 @@ class Asked:
     older: Sequence[str] = ()
     rounds: int = 3
     seconds: float | None = None
-    ramp_s: float = 8.0
+    ramp_s: float | None = None
     scale: float | None = None
     has_ceiling: bool = True
 
@@ -57,7 +60,7 @@ class Asked:
             if value is not None:
                 parts.append(f"{option} {value:g}")
         parts += [f"--rounds {self.rounds}"] * (self.rounds != 3)
-        parts += [f"--ramp {self.ramp_s:g}"] * (self.ramp_s != 8.0)
+        parts += [] if self.ramp_s is None else [f"--ramp {self.ramp_s:g}"]
         parts += ["--no-ceiling"] * (not self.has_ceiling)
         return " ".join(parts)
 
@@ -65,6 +68,11 @@ class Asked:
         if isinstance(load, Paced):
             return self.seconds or _LATENCY_S
         return self.seconds or _COPY_S
+
+    def ramp_of(self, load: AnyLoad) -> float:
+        if self.ramp_s is not None:
+            return self.ramp_s
+        return _BUSY_RAMP_S if isinstance(load, Paced) and load.has_company else _RAMP_S
 
     def rounds_of(self, load: AnyLoad) -> int:
         """A window of latencies is long and holds several epochs: one is enough."""
@@ -79,7 +87,7 @@ class Asked:
         return [self._sized(load) if isinstance(load, Load) else load for load in found]
 
     def _sized(self, load: Load) -> Load:
-        sized = load.scaled(self.scale or (self.ramp_s + self.seconds_of(load)) / _USUAL_S)
+        sized = load.scaled(self.scale or (self.ramp_of(load) + self.seconds_of(load)) / _USUAL_S)
         return replace(sized, has_ceiling=load.has_ceiling and self.has_ceiling)
 
     def beds(self) -> Iterator[tuple[tuple[int, bool], list[AnyLoad]]]:
@@ -93,14 +101,15 @@ class Asked:
         return sum(_BED_S + sum(map(self._load_s, loads)) + _writing_s(loads) for _, loads in self.beds())
 
     def _load_s(self, load: AnyLoad) -> float:
-        contenders, rounds, seconds = len(self.contenders_of(load)), self.rounds_of(load), self.seconds_of(load)
+        contenders, rounds = len(self.contenders_of(load)), self.rounds_of(load)
+        ramp_s, seconds = self.ramp_of(load), self.seconds_of(load)
         if isinstance(load, Paced):
-            return contenders * (_CONTENDER_S + self.ramp_s + seconds)
+            return contenders * (_CONTENDER_S + ramp_s + seconds)
         if not isinstance(load, Load):
             return contenders * (rounds + 1) * _CONTENDER_S
         probes_s = _PROBE_S * sum(map(len, variants(load)))
         ceiling_s = probes_s + rounds * (_CEILING_S + seconds) if load.has_ceiling else 0.0
-        return rounds * contenders * (_CONTENDER_S + self.ramp_s + seconds) + ceiling_s
+        return rounds * contenders * (_CONTENDER_S + ramp_s + seconds) + ceiling_s
 
 
 def _writing_s(loads: Iterable[AnyLoad]) -> float:

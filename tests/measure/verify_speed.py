@@ -1,7 +1,8 @@
 """How fast ``heliograph verify`` compares: records of 1 KB, both sides read, with one Spark task and with two.
 
-The copy is left as the mirror made it, so that most batches are compared as bytes; with ``--merged`` batches of source
-and target differ, so that all records are decoded.
+The copy is left as the mirror made it, so that most batches are compared as bytes. With ``--merged``, batches of source
+and target differ, so that all records are decoded. With ``--share``, each executor of a standalone Spark has that part
+of a core, as on a machine of its own, and the brokers have the rest.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from tests.kit.processes import tree
+from tests.kit.cpu_share import cpu_share
+from tests.kit.processes import Role, tree
 from tests.kit.verify.data import Topic
 from tests.kit.verify.scenarios import run_watched
 from tests.kit.verify.scene import FULL, SPARKS, Scene, verifying_on
@@ -27,6 +29,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--megabytes", type=float, default=1000.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--spark", choices=SPARKS[:2], default=SPARKS[0], help="where it compares")
+    parser.add_argument("--share", type=float, metavar="CORES", help="of each executor, with --spark standalone")
     parser.add_argument("--merged", action="store_true", help="let the mirror merge batches")
     options = parser.parse_args(arguments)
     speeds, cpu_of_mb = [], []
@@ -39,6 +42,10 @@ def main(arguments: list[str]) -> int:
     ):
         scene.copy()
         spark = exits.enter_context(verifying_on(options.spark, Path(directory), scene))
+        if options.share is not None:
+            assert spark is not None, "--share needs --spark standalone"
+            for worker in spark.find(Role.CLUSTER_WORKER):
+                exits.enter_context(cpu_share(f"worker-{worker.pid}", [worker.pid], options.share))
         for tasks in (1, 2):
             # On a cluster the command and its driver compare nothing, and here one process of each task does.
             members = tree if spark is None else lambda _: spark.members()
@@ -55,5 +62,6 @@ def main(arguments: list[str]) -> int:
                 f"{same:.0%} compared as bytes; load {os.getloadavg()[0]:.1f}",
                 flush=True,
             )
+    print(f"two tasks are {speeds[1] / speeds[0]:.2f} times as fast as one", flush=True)
     print(f"two tasks use {cpu_of_mb[1] / cpu_of_mb[0]:.2f} times the CPU of one for a MB", flush=True)
     return 0 if speeds[0] >= _GOAL_MB_S else 1
