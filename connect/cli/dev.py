@@ -27,12 +27,13 @@ _ALIAS: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 def dev(
     clusters: Annotated[str, typer.Option(metavar="ALIAS,...", help="Names of the clusters to start.")] = "us,eu",
-    nodes: Annotated[int, typer.Option(min=1, max=9, help="Brokers in each cluster.")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, max=9, metavar="N", help="Brokers in each cluster.")] = 1,
     port_base: Annotated[
         int | None,
         typer.Option(
             min=1,
             max=_HIGHEST_PORT,
+            metavar="PORT",
             help="First client port. The others follow, then the mirror's REST. Default: free ports.",
             show_default=False,
         ),

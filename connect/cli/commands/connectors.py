@@ -211,7 +211,9 @@ def restart(
     name: Name,
     tasks: Annotated[bool, typer.Option("--tasks", help="Restart its tasks too.")] = False,
     failed: Annotated[bool, typer.Option("--failed", help="Restart only what has failed.")] = False,
-    task: Annotated[int | None, typer.Option(min=0, help="Restart only this task.", show_default=False)] = None,
+    task: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Restart only this task.", show_default=False)
+    ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -275,11 +277,13 @@ def offsets(
             tables.show_offsets(answer["offsets"])
 
 
-@app.command()
+@app.command(short_help="Show who changed what and when.")
 def audit(
     name: Name,
-    top: Annotated[int, typer.Option(min=1, max=1000, help="How many entries.")] = 20,
-    search: Annotated[str, typer.Option(help="Only entries that contain this text.", show_default=False)] = "",
+    top: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="How many entries.")] = 20,
+    search: Annotated[
+        str, typer.Option(metavar="TEXT", help="Only entries that contain this text.", show_default=False)
+    ] = "",
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
