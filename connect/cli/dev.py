@@ -151,12 +151,12 @@ def _watch(clusters: list[KafkaCluster]) -> None:
             for index in range(len(cluster.nodes)):
                 if not cluster.alive(index) and (cluster, index) not in dead:
                     dead.append((cluster, index))
+                    # Not the log's last lines: after a SIGKILL they say nothing, and hide what is above them.
                     print(
-                        f"# cluster {cluster.name}: broker {index + 1} has ended. To start it again: "
-                        f"kill -HUP {os.getpid()}",
+                        f"# cluster {cluster.name}: broker {index + 1} has ended. Its log: {cluster.log_file(index)}\n"
+                        f"# To start it again: kill -HUP {os.getpid()}",
                         flush=True,
                     )
-                    print(cluster.log_tail(index), file=sys.stderr, flush=True)
         if hung_up.is_set():
             hung_up.clear()
             if had_terminal and not _has_terminal():
