@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from connect.core.config.properties import load_properties
-from connect.core.errors import ConfigError
+from connect.core.errors import ConfigError, HeliographError
 
 if TYPE_CHECKING:
     from connect.cli.commands.rest_client import RestClient
@@ -110,6 +110,8 @@ Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 Names = Annotated[list[str], typer.Argument(metavar="NAME...", show_default=False)]
 
 DEFAULT_URL: Final = "http://localhost:8083"
+#: Java's words for a connector whose offsets cannot be changed yet; their remedy is a request.
+_NOT_STOPPED: Final = "must be in the STOPPED state"
 
 
 @app.command("list")
@@ -267,7 +269,13 @@ def offsets(
     with _worker(url) as worker:
         path = worker.path(name, "offsets")
         if reset or body is not None:
-            answer = worker.ask("DELETE", path) if reset else worker.ask("PATCH", path, body)
+            try:
+                answer = worker.ask("DELETE", path) if reset else worker.ask("PATCH", path, body)
+            except HeliographError as error:
+                if _NOT_STOPPED in str(error):
+                    stop_it = f"heliograph connectors stop {name} --rest {worker.shown_url}"
+                    raise HeliographError(f"{name} is not stopped. Stop it first: {stop_it}") from None
+                raise
             print(f"{name}: {answer['message']}")
             return
         answer = worker.ask("GET", path)
