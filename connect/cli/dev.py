@@ -27,12 +27,13 @@ _ALIAS: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 def dev(
     clusters: Annotated[str, typer.Option(metavar="ALIAS,...", help="Names of the clusters to start.")] = "us,eu",
-    nodes: Annotated[int, typer.Option(min=1, max=9, help="Brokers in each cluster.")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, max=9, metavar="N", help="Brokers in each cluster.")] = 1,
     port_base: Annotated[
         int | None,
         typer.Option(
             min=1,
             max=_HIGHEST_PORT,
+            metavar="PORT",
             help="First client port. The others follow, then the mirror's REST. Default: free ports.",
             show_default=False,
         ),
@@ -150,12 +151,12 @@ def _watch(clusters: list[KafkaCluster]) -> None:
             for index in range(len(cluster.nodes)):
                 if not cluster.alive(index) and (cluster, index) not in dead:
                     dead.append((cluster, index))
+                    # Not the log's last lines: after a SIGKILL they say nothing, and hide what is above them.
                     print(
-                        f"# cluster {cluster.name}: broker {index + 1} has ended. To start it again: "
-                        f"kill -HUP {os.getpid()}",
+                        f"# cluster {cluster.name}: broker {index + 1} has ended. Its log: {cluster.log_file(index)}\n"
+                        f"# To start it again: kill -HUP {os.getpid()}",
                         flush=True,
                     )
-                    print(cluster.log_tail(index), file=sys.stderr, flush=True)
         if hung_up.is_set():
             hung_up.clear()
             if had_terminal and not _has_terminal():

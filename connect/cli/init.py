@@ -215,7 +215,7 @@ def init(
     both_ways: Annotated[
         bool | None, typer.Option("--both-ways/--one-way", help="Mirror in both directions.", show_default=False)
     ] = None,
-    directory: Annotated[Path, typer.Option("--dir", help="Folder for the files.")] = Path(),
+    directory: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder for the files.")] = Path(),
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
     """Write the first files of a mirror. With --source and --target all other options have defaults.

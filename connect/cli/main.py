@@ -50,10 +50,12 @@ def _heliograph(
 @app.command(short_help="Mirror sample orders between two local clusters.")
 def demo(
     directory: Annotated[
-        Path | None, typer.Option("--dir", help="Folder for mm2.properties and the log.", show_default=False)
+        Path | None,
+        typer.Option("--dir", metavar="DIR", help="Folder for mm2.properties and the log.", show_default=False),
     ] = None,
     rate: Annotated[
-        int | None, typer.Option(min=1, help="Records to write per second. Default: 5000.", show_default=False)
+        int | None,
+        typer.Option(min=1, metavar="N", help="Records to write per second. Default: 5000.", show_default=False),
     ] = None,
     svg: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Save the output as a picture.", show_default=False)
@@ -111,7 +113,9 @@ def lag(
         ),
     ] = None,
     flow: options.OneFlow = None,
-    top: Annotated[int, typer.Option(min=0, help="Number of partitions with the largest lag to list.")] = 10,
+    top: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Number of partitions with the largest lag to list.")
+    ] = 10,
     watch: options.Watch = False,
     every: options.Every = 2.0,
     as_json: options.AsJson = False,
@@ -158,9 +162,15 @@ def offsets(
 def offset_map(
     file: options.MirrorFile,
     flow: options.OneFlow = None,
-    topic: Annotated[str | None, typer.Option(help="Only this source topic.", show_default=False)] = None,
-    partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.", show_default=False)] = None,
-    offset: Annotated[int | None, typer.Option(min=0, help="Translate this source offset.", show_default=False)] = None,
+    topic: Annotated[
+        str | None, typer.Option(metavar="TOPIC", help="Only this source topic.", show_default=False)
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Only this partition.", show_default=False)
+    ] = None,
+    offset: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Translate this source offset.", show_default=False)
+    ] = None,
     reverse: Annotated[bool, typer.Option("--reverse", help="The offset is of the remote topic.")] = False,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Rebuild the map below its start from both logs.")] = False,
     as_json: options.AsJson = False,
@@ -415,7 +425,9 @@ def mirror(
         str | None,
         typer.Option("--file", "-f", metavar="FILE", help="A Strimzi KafkaMirrorMaker2 resource; - for stdin."),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the resource, if the file has several.")] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the resource, if the file has several.")
+    ] = None,
     secrets: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Secrets of the resource, mounted as DIR/NAME/KEY.")
     ] = None,
@@ -424,9 +436,10 @@ def mirror(
     ] = None,
     prints: Annotated[bool, typer.Option("--print", help="Print the resource's files, and start nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --print: print JSON.")] = False,
-    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
+    log_level: Annotated[str, typer.Option(metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
     log_format: Annotated[
-        str | None, typer.Option(help="Log lines as text or json (default $HELIOGRAPH_LOG_FORMAT, or text).")
+        str | None,
+        typer.Option(metavar="FORMAT", help="Log lines as text or json. Default: $HELIOGRAPH_LOG_FORMAT, or text."),
     ] = None,
 ) -> None:
     """Mirror every enabled flow of a file until SIGTERM or Ctrl-C, like connect-mirror-maker.

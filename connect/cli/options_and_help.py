@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -104,8 +105,16 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 #: Commands and options of earlier versions; an empty one had no effect. They go with the next release.
 _OLD_COMMANDS: Final = {"drift": ("plan", "--drift"), "stranded": ("unreplicated",)}
-_OLD_OPTIONS: Final = {"takeover": {"--check": ""}, "connectors": {"--url": "--rest"}}
+_LEAVE: Final = {"--leave-stranded": "--leave-unreplicated"}
+_OLD_OPTIONS: Final = {
+    "takeover": {"--check": ""},
+    "connectors": {"--url": "--rest"},
+    "failover": _LEAVE,
+    "failback": _LEAVE,
+}
 _CLUSTERS: Final = "--clusters"
+#: A terminal's usual width.
+_COLUMNS: Final = 80
 
 
 def examples(command: str) -> tuple[str, ...]:
@@ -122,11 +131,32 @@ def taught(group: Any) -> Any:
 def _teach(group: Any, above: str) -> None:
     for name, command in group.commands.items():
         words = f"{above}{name}"
+        for one in command.params:
+            if one.param_type_name == "argument" and one.metavar:
+                # It says what is wanted. Typer would add Python's type, such as list[str].
+                one.display_type_rich = _nothing
         if hasattr(command, "commands"):
             _teach(command, f"{words} ")
         elif lines := examples(words):
             # \b keeps the line breaks of a paragraph.
-            command.epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+            command.epilog = "\b\nExamples:\n" + "\n".join(f"  {part}" for line in lines for part in folded(line))
+
+
+def _nothing(ctx: Any) -> None:
+    """Return no type of a parameter."""
+
+
+def folded(line: str) -> list[str]:
+    """Split a command line that is too long for a terminal before its options, so that a shell takes all parts."""
+    first, *more = re.split(r" (?=--|> )", line)
+    parts = [first]
+    for each in more:
+        if len(f"    {parts[-1]} {each} \\") > _COLUMNS:
+            parts[-1] += " \\"
+            parts.append(f"    {each}")
+        else:
+            parts[-1] += f" {each}"
+    return parts
 
 
 _PROGRAM: Final = "heliograph"
@@ -209,10 +239,11 @@ AnyMirrorFile = Annotated[
     Path | None, typer.Argument(metavar="mm2.properties", help="The flows and their clusters.", show_default=False)
 ]
 OneFlow = Annotated[
-    str | None, typer.Option("--flow", help="Only this flow of the file, such as us->eu.", show_default=False)
+    str | None,
+    typer.Option("--flow", metavar="FLOW", help="Only this flow of the file, such as us->eu.", show_default=False),
 ]
 Watch = Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")]
-Every = Annotated[float, typer.Option("--every", min=0.5, help="Seconds between refreshes.")]
+Every = Annotated[float, typer.Option("--every", min=0.5, metavar="SECONDS", help="Time between refreshes.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 All = Annotated[bool, typer.Option("--all", help="Show everything that was found.")]
 
@@ -273,13 +304,13 @@ def _finite(seconds: float | None) -> float | None:
 
 
 Timeout = Annotated[
-    float, typer.Option("--timeout", min=1, callback=_finite, help="Seconds to wait for a flow.", hidden=True)
+    float,
+    typer.Option(
+        "--timeout", min=1, callback=_finite, metavar="SECONDS", help="How long to wait for a flow.", hidden=True
+    ),
 ]
 LeaveUnreplicated = Annotated[
-    bool,
-    typer.Option(
-        "--leave-unreplicated", "--leave-stranded", help="Leave unreplicated records where they are.", hidden=True
-    ),
+    bool, typer.Option("--leave-unreplicated", help="Leave unreplicated records where they are.", hidden=True)
 ]
 Accept = Annotated[
     list[str] | None,
@@ -302,7 +333,9 @@ KeepOffset = Annotated[
 UndoFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Has no effect: undo reads the journal on the target.", hidden=True)
 ]
-Sample = Annotated[int, typer.Option(min=0, help="Records to compare in each partition of a group.", hidden=True)]
+Sample = Annotated[
+    int, typer.Option(min=0, metavar="N", help="Records to compare in each partition of a group.", hidden=True)
+]
 Gone = Annotated[
     str | None, typer.Option(metavar="CLUSTER", help="This cluster is lost: use only the target.", show_default=False)
 ]

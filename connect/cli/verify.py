@@ -31,7 +31,8 @@ def verify(
     ] = 0,
     memory: Annotated[int, typer.Option(min=1, metavar="MB", help="Memory for the records of each task.")] = 64,
     tasks: Annotated[
-        int | None, typer.Option(min=1, help="Spark tasks at once. Default: one a core.", show_default=False)
+        int | None,
+        typer.Option(min=1, metavar="N", help="Spark tasks at once. Default: one a core.", show_default=False),
     ] = None,
     report: Annotated[
         Path | None,

@@ -157,9 +157,9 @@ class KafkaCluster:
         """Start a node that has ended, with its ports and files; return when it serves requests."""
         self._await_started(index, self._launch(index))
 
-    def log_tail(self, index: int) -> str:
-        """Return the last lines of the node's log."""
-        return _tail(self.folder / f"{node_label(index)}.log")
+    def log_file(self, index: int) -> Path:
+        """Return the file of the node's log."""
+        return self.folder / f"{node_label(index)}.log"
 
     def stop(self) -> None:
         """Kill every node and remove the files. May be called again."""
@@ -240,7 +240,7 @@ class KafkaCluster:
             time.sleep(_POLL_S)
 
     def _failed(self, index: int, offset: int, what: str) -> HeliographError:
-        tail, node = self.log_tail(index), self.nodes[index]
+        tail, node = _tail(self.log_file(index)), self.nodes[index]
         if _PORT_TAKEN in since(node.log, offset):
             return PortInUse(f"cluster {self.name}: node {node.node_id} cannot listen: one of its ports is in use")
         return PermanentError(f"cluster {self.name}: node {node.node_id} {what}. The end of its log:\n{tail}")

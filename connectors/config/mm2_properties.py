@@ -222,9 +222,11 @@ def chosen_flows(file: str | Path, flow: str | None, *, mirroring: bool = True) 
         ConfigError: As :func:`load`, or there is no such flow.
     """
     flows = load(file).flows_to_run()
-    found = [one for one in (mirrored(flows) if mirroring else flows) if flow in (None, str(one))]
+    known = mirrored(flows) if mirroring else flows
+    found = [one for one in known if flow in (None, str(one))]
     if not found:
-        raise ConfigError(f"{file} {'mirrors' if mirroring else 'has'} no flow {flow or ''}".rstrip())
+        which = f" {flow}, but {' and '.join(map(str, known))}" if flow and known else ""
+        raise ConfigError(f"{file} {'mirrors' if mirroring else 'has'} no flow{which}")
     return found
 
 

@@ -270,8 +270,8 @@ class Slice:
         self, settings: SliceSettings, source_topics: Collection[str], target_topics: Collection[str]
     ) -> None:
         """Connect to the leaders of these topics, so that the first requests follow «go» at once."""
-        self._source = Cluster(ConnectionSettings.from_wire(settings.source), "source")
-        self._target = Cluster(ConnectionSettings.from_wire(settings.target), "target")
+        self._source = Cluster(ConnectionSettings.from_wire(settings.source), settings.source_alias)
+        self._target = Cluster(ConnectionSettings.from_wire(settings.target), settings.target_alias)
         if self._stage is not None:
             await self._stage.start(self._end)
         if settings.by_key:

@@ -394,7 +394,10 @@ def stop_order(checked: TakeoverCheck) -> Sequence[str]:
             )
     if checked.is_running:
         steps.append("run this check again until no group has members and nothing is written")
-    steps.append("start heliograph mirror with the same file")
+    if checked.unknown:
+        steps.append("run this check again when everything can be checked")
+    else:
+        steps.append("start heliograph mirror with the same file")
     return steps
 
 

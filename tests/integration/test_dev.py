@@ -89,7 +89,8 @@ def test_the_death_of_a_broker_ends_nothing_and_a_hangup_starts_it_again(tmp_pat
         printed = until(command, "# Ctrl-C ")
         pid = int(printed.split("# Brokers of us: process ")[1].split()[0])
         os.kill(pid, signal.SIGKILL)
-        assert f"kill -HUP {command.pid}" in until(command, "has ended")
+        assert Path(until(command, "has ended").rpartition("Its log: ")[2].strip()).is_file()
+        assert until(command, "To start it again: ").endswith(f"kill -HUP {command.pid}\n")
         command.send_signal(signal.SIGHUP)
         back = int(until(command, "broker 1 is process ").split()[-1])
         assert back != pid

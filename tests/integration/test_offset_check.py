@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import signal
 from functools import partial
 from pathlib import Path
 
@@ -61,6 +63,29 @@ async def test_a_group_is_shown_as_the_old_tool_did(us: KafkaCluster, capsys: py
     assert reported[1].split() == ["checkers", "checked", "0", "12", "30", "18", "till/127.0.0.1"]
     assert reported[2].split() == ["checkers", "checked", "1", "unknown", "0", "unknown", "till/127.0.0.1"]
     assert reported[3:] == ["BROKER INFO", f"1 -> {us.bootstrap.replace('localhost', '127.0.0.1')}"]
+
+
+class Terminal(io.StringIO):
+    """A terminal at which Ctrl-C is pressed once it shows ``text``."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if self._text in text:
+            signal.raise_signal(signal.SIGINT)
+        return super().write(text)
+
+
+def test_ctrl_c_ends_a_watch_with_0(us: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    asyncio.run(make_topics(us.bootstrap, {"watched": 1}))
+    asyncio.run(stand(us, "watchers", {("watched", 0): Committed(0)}))
+    monkeypatch.setattr("sys.stdout", Terminal("watchers"))
+    assert run_offsets(of_group(us, "watchers"), as_json=False, watch=True, every_s=60) == 0
 
 
 def test_a_group_that_nobody_is_in_and_a_flow(

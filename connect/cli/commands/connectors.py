@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from connect.core.config.properties import load_properties
-from connect.core.errors import ConfigError
+from connect.core.errors import ConfigError, HeliographError
 
 if TYPE_CHECKING:
     from connect.cli.commands.rest_client import RestClient
@@ -110,6 +110,8 @@ Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 Names = Annotated[list[str], typer.Argument(metavar="NAME...", show_default=False)]
 
 DEFAULT_URL: Final = "http://localhost:8083"
+#: Java's words for a connector whose offsets cannot be changed yet; their remedy is a request.
+_NOT_STOPPED: Final = "must be in the STOPPED state"
 
 
 @app.command("list")
@@ -211,7 +213,9 @@ def restart(
     name: Name,
     tasks: Annotated[bool, typer.Option("--tasks", help="Restart its tasks too.")] = False,
     failed: Annotated[bool, typer.Option("--failed", help="Restart only what has failed.")] = False,
-    task: Annotated[int | None, typer.Option(min=0, help="Restart only this task.", show_default=False)] = None,
+    task: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Restart only this task.", show_default=False)
+    ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -265,7 +269,13 @@ def offsets(
     with _worker(url) as worker:
         path = worker.path(name, "offsets")
         if reset or body is not None:
-            answer = worker.ask("DELETE", path) if reset else worker.ask("PATCH", path, body)
+            try:
+                answer = worker.ask("DELETE", path) if reset else worker.ask("PATCH", path, body)
+            except HeliographError as error:
+                if _NOT_STOPPED in str(error):
+                    stop_it = f"heliograph connectors stop {name} --rest {worker.shown_url}"
+                    raise HeliographError(f"{name} is not stopped. Stop it first: {stop_it}") from None
+                raise
             print(f"{name}: {answer['message']}")
             return
         answer = worker.ask("GET", path)
@@ -275,11 +285,13 @@ def offsets(
             tables.show_offsets(answer["offsets"])
 
 
-@app.command()
+@app.command(short_help="Show who changed what and when.")
 def audit(
     name: Name,
-    top: Annotated[int, typer.Option(min=1, max=1000, help="How many entries.")] = 20,
-    search: Annotated[str, typer.Option(help="Only entries that contain this text.", show_default=False)] = "",
+    top: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="How many entries.")] = 20,
+    search: Annotated[
+        str, typer.Option(metavar="TEXT", help="Only entries that contain this text.", show_default=False)
+    ] = "",
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:

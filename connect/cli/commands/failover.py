@@ -44,6 +44,7 @@ EXIT_SOME_LEFT: Final = 3
 VERIFY: Final = "--verify"
 #: An old value of --accept, which applied to all groups.
 _AHEAD: Final = "ahead"
+_KEEP_OFFSET: Final = "--keep-offset"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,12 @@ def _run(
         raise ConfigError(f"the source of the groups is {source}, not {arguments.gone}", "--source-gone")
     if arguments.gone is not None and (arguments.verifies or arguments.verify_within_s is not None):
         raise ConfigError(f"a copy cannot be compared with a source that is gone. Leave out {VERIFY}", VERIFY)
+    if command == "failover" and not Flow(config, source, arguments.target).enabled:
+        raise ConfigError(
+            f"the file enables no flow {source}->{arguments.target}. To move groups back, use heliograph failback",
+            "--to",
+            config.file,
+        )
     arguments = replace(arguments, source=source)
 
     async def at_place(controls: _Controls) -> int:
@@ -192,7 +199,7 @@ def report_on_stderr(line: str) -> None:
 
 
 def warn(line: str) -> None:
-    print(f"warning: {line}", file=sys.stderr, flush=True)
+    print(f"heliograph: warning: {line}", file=sys.stderr, flush=True)
 
 
 def options_of(arguments: FailoverArguments, config: MirrorMakerConfig) -> FailoverOptions:
@@ -205,7 +212,10 @@ def options_of(arguments: FailoverArguments, config: MirrorMakerConfig) -> Failo
         if word not in (*ACCEPTABLE, _AHEAD):
             raise ConfigError(f"{word} cannot be accepted. Use one of {', '.join(ACCEPTABLE)}", "--accept")
         if not group:
-            warn(f"--accept {word} applies to every group; the next release requires --accept {word}=GROUP")
+            now = f"{_KEEP_OFFSET} GROUP" if word == _AHEAD else f"--accept {word}=GROUP"
+            warn(f"--accept {word} applies to every group; the next release requires {now}")
+        elif word == _AHEAD:
+            warn(f"--accept {one} is {_KEEP_OFFSET} {group} now; the next release drops the old name")
         accepts[word] = accepts.get(word, frozenset()) | {group or EVERY}
     return FailoverOptions(
         takes=_takes(arguments, config),
@@ -425,6 +435,8 @@ def run_unreplicated(
 
     config = load(file)
     source = source or find_source(config, target)
+    if export_to is not None and export_to.exists() and not export_to.is_dir():
+        raise ConfigError(f"{export_to} is not a folder", "--export")
     done, files = asyncio.run(_unreplicated(config, source, target, export_to, appends))
     found, left, appended, reasons = done
     if as_json:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from connect.cli.commands.rest_client import RestClient, WorkerRefused, WorkerUnreachable, is_of
+from connect.cli.commands.rest_client import RestClient, WorkerRefused, WorkerUnreachable, flow_url, is_of
 from connect.cli.commands.topology import age_words, health_of
 from connect.core.config.rest_settings import REST_INTERNAL
 from connect.core.errors import ConfigError, HeliographError
@@ -222,7 +222,7 @@ def _of_workers(urls: Sequence[str], flow: FlowName) -> tuple[FlowFacts | None, 
     """Return the facts of a flow as a worker reports them, and what could not be asked."""
     unchecked = []
     for url in urls:
-        for place in (f"{url.rstrip('/')}/{flow.source}/{flow.target}", url):
+        for place in (flow_url(url, flow.source, flow.target), url):
             try:
                 with RestClient(place) as worker:
                     if found := facts_of_worker(worker, flow):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,12 +18,13 @@ from rich.live import Live
 from rich.text import Text
 
 from connect.cli.commands.flow_looks import readers_of
-from connect.cli.console import EXIT_ERROR, EXIT_OK, exit_code
-from connect.cli.tables import printable, show, show_json, table
+from connect.cli.console import EXIT_ERROR, EXIT_OK, exit_code, stop_signals
+from connect.cli.tables import console, printable, show, show_json, table
 from connect.core.config.properties import ClientProperties, load_properties
 from connect.core.errors import ConfigError
 from connect.core.wording import counted
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import is_set_within, unless
 from connect.kafka.log.committed_offsets import Committed, Partition, committed, owners
 from connect.kafka.log.offsets import LATEST, known_offsets
 from connect.kafka.security.connection_settings import connection_settings
@@ -31,9 +32,9 @@ from connectors.config.mm2_properties import Flow, chosen_flows, load
 from connectors.lag_reader import LagReader
 from connectors.offset_map.view_and_rebuild import MEANING, MapQuery, PairView, Rebuilt, read_map, rebuild_maps
 
-#: The columns of ConsumerOffsetChecker, with its widths.
-_LINE: Final = "{:<15} {:<30} {:<3} {:<15} {:<15} {:<15} {}"
+#: The columns of ConsumerOffsetChecker, and its widths.
 _HEADER: Final = ("Group", "Topic", "Pid", "Offset", "logSize", "Lag", "Owner")
+_WIDTHS: Final = (15, 30, 3, 15, 15, 15, 0)
 _UNKNOWN: Final = "unknown"
 _NO_OWNER: Final = "none"
 _CLIENT_ID: Final = "heliograph-offsets"
@@ -63,17 +64,19 @@ class Row:
 @dataclass(frozen=True, slots=True)
 class OffsetsAnswer:
     """What is printed. ``unknown``: why partitions could not be checked. ``nothing``: groups that have neither a
-    committed offset nor a member."""
+    committed offset nor a member. ``unread``: topics asked for of which there is no partition."""
 
     rows: tuple[Row, ...]
     brokers: tuple[tuple[str, int, str], ...] = ()
     unknown: tuple[str, ...] = ()
     nothing: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         brokers = [{"cluster": cluster, "id": node, "address": at} for cluster, node, at in self.brokers]
         rows = [row.to_json() for row in self.rows]
-        return {"partitions": rows, "brokers": brokers, "unknown": list(self.unknown), "nothing": list(self.nothing)}
+        found = {"partitions": rows, "brokers": brokers, "unknown": list(self.unknown), "nothing": list(self.nothing)}
+        return {**found, "unread": list(self.unread)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,22 +115,33 @@ async def _run(question: OffsetsQuestion, *, as_json: bool, every_s: float | Non
             if as_json:
                 show_json(reported.to_json())
             else:
-                print("\n".join(lines(reported)))
+                print("\n".join(lines(reported, console().width)))
             return exit_code(unknown=bool(reported.unknown), found=False)
-        with Live(auto_refresh=False) as shown:
-            while True:
-                shown.update(Text("\n".join(lines(await ask())), no_wrap=True), refresh=True)
-                await asyncio.sleep(every_s)
+        async with stop_signals() as stop:
+            with Live(auto_refresh=False) as shown:
+                while (seen := await unless(stop, ask(), "look at offsets")) is not None:
+                    text = Text("\n".join(lines(seen, shown.console.width)), no_wrap=True)
+                    shown.update(text, refresh=True)
+                    await is_set_within(stop, every_s)
+        return EXIT_OK
 
 
-def lines(reported: OffsetsAnswer) -> Iterator[str]:
-    """Format an answer as ConsumerOffsetChecker does."""
-    yield _LINE.format(*_HEADER)
+def lines(reported: OffsetsAnswer, columns: int) -> Iterator[str]:
+    """Format an answer as ConsumerOffsetChecker does, or with narrower columns for a terminal of fewer ``columns``."""
+    rows: list[Sequence[str]] = [_HEADER]
     for row in reported.rows:
         numbers = (_UNKNOWN if number < 0 else str(number) for number in (row.offset, row.log_size, row.lag))
-        yield printable(_LINE.format(row.group, row.topic, row.pid, *numbers, row.owner))
+        rows.append([printable(cell) for cell in (row.group, row.topic, str(row.pid), *numbers, row.owner)])
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    wide = list(map(max, widths, _WIDTHS))
+    if sum(wide) + len(wide) - 1 <= columns:
+        widths = wide
+    for cells in rows:
+        yield " ".join(map(str.ljust, cells, widths)).rstrip()
     for group in reported.nothing:
         yield printable(f"group {group} has no committed offset and no member")
+    for topic in reported.unread:
+        yield printable(f"no partition of topic {topic} is read")
     for why in reported.unknown:
         yield printable(f"not checked: {why}")
     if reported.brokers:
@@ -136,7 +150,7 @@ def lines(reported: OffsetsAnswer) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def _asked(question: OffsetsQuestion) -> AsyncIterator[Callable[[], Awaitable[OffsetsAnswer]]]:
+async def _asked(question: OffsetsQuestion) -> AsyncIterator[Callable[[], Coroutine[Any, Any, OffsetsAnswer]]]:
     async with AsyncExitStack() as stack:
         if question.groups:
             cluster = _cluster(question)
@@ -157,9 +171,17 @@ def _cluster(question: OffsetsQuestion) -> Cluster:
         props = {**config, "bootstrap.servers": question.bootstrap}
         return Cluster(connection_settings(props, client_id=_CLIENT_ID, where="--bootstrap-server"), question.bootstrap)
     assert question.file is not None
+    if question.flow is not None:
+        raise ConfigError("--group cannot be combined with --flow", "--flow")
+    if question.command_config is not None:
+        raise ConfigError("--command-config needs --bootstrap-server", "--command-config")
     if question.cluster is None:
         raise ConfigError("name the cluster of the groups", "--cluster")
-    props = load(question.file).client_properties(question.cluster)
+    mirror = load(question.file)
+    if question.cluster not in mirror.clusters:
+        known = ", ".join(mirror.clusters)
+        raise ConfigError(f"{question.cluster} is not a cluster of the file, which has {known}", "--cluster")
+    props = mirror.client_properties(question.cluster)
     return Cluster(connection_settings(props, client_id=_CLIENT_ID, where=question.cluster), question.cluster)
 
 
@@ -177,7 +199,7 @@ async def _of_groups(cluster: Cluster, question: OffsetsQuestion) -> OffsetsAnsw
         unknown |= dict.fromkeys(endless.values())
         rows += (_row(group, one, stored.get(one), ends.get(one, -1), held.get(one, _NO_OWNER)) for one in asked)
     brokers = await _brokers([cluster]) if question.with_brokers else ()
-    return OffsetsAnswer(tuple(rows), brokers, tuple(unknown), tuple(nothing))
+    return OffsetsAnswer(tuple(rows), brokers, tuple(unknown), tuple(nothing), _unread(question, rows))
 
 
 def _row(group: str, partition: Partition, stored: Committed | None, end: int, owner: str) -> Row:
@@ -196,7 +218,12 @@ async def _of_flows(readers: dict[str, LagReader], question: OffsetsQuestion) ->
         )
         unknown += lag.unknown.values()
     clusters = [reader.source for reader in readers.values()]
-    return OffsetsAnswer(tuple(rows), await _brokers(clusters) if question.with_brokers else (), tuple(unknown))
+    brokers = await _brokers(clusters) if question.with_brokers else ()
+    return OffsetsAnswer(tuple(rows), brokers, tuple(unknown), unread=_unread(question, rows))
+
+
+def _unread(question: OffsetsQuestion, rows: Collection[Row]) -> tuple[str, ...]:
+    return tuple(sorted(question.topics - {row.topic for row in rows}))
 
 
 async def _brokers(clusters: Collection[Cluster]) -> tuple[tuple[str, int, str], ...]:
@@ -207,14 +234,16 @@ async def _brokers(clusters: Collection[Cluster]) -> tuple[tuple[str, int, str],
     return tuple((cluster, node, at) for (cluster, node), at in sorted(found.items()))
 
 
-_COLUMNS = ("partition", "remote", "copied to", "source offsets", "target offsets", "chunks", "runs in the last")
+_COLUMNS = ("partition", "remote", "copied to", "source offsets", "target offsets")
 
 
 def run_map(file: Path, question: MapQuery, *, flow: str | None, as_json: bool) -> int:
     """Print the offset maps. Raises ConfigError if the file or the question is wrong, HeliographError if a cluster does
     not answer."""
     if question.offset is not None and question.topic is None:
-        raise ConfigError("--offset needs --topic", None)
+        raise ConfigError("--offset needs --topic", "--offset")
+    if question.is_reverse and question.offset is None:
+        raise ConfigError("--reverse needs --offset", "--reverse")
     found = asyncio.run(_read(chosen_flows(file, flow), question))
     if as_json:
         show_json([{"flow": one, "pairs": [view.to_json() for view in views]} for one, views in found.items()])
@@ -229,7 +258,7 @@ def run_rebuild(file: Path, question: MapQuery, *, flow: str | None, as_json: bo
 
     Raises ConfigError if the file or an option is wrong, HeliographError if a cluster does not answer."""
     if question.offset is not None or question.is_reverse:
-        raise ConfigError("--rebuild cannot be combined with --offset or --reverse", None)
+        raise ConfigError("--rebuild cannot be combined with --offset or --reverse", "--rebuild")
     found = asyncio.run(_rebuild(chosen_flows(file, flow), question, is_quiet=as_json))
     if as_json:
         show_json([{"flow": one, "pairs": [asdict(each) for each in rebuilt]} for one, rebuilt in found.items()])
@@ -245,19 +274,22 @@ async def _rebuild(flows: list[Flow], question: MapQuery, *, is_quiet: bool) -> 
         def report(rebuilt: Rebuilt, name: str = str(flow), reported: list[Rebuilt] = reported) -> None:
             reported.append(rebuilt)
             if not is_quiet:
-                print(f"{name}: {_outcome(rebuilt)}", flush=True)
+                print(f"{name}: {outcome(rebuilt)}", flush=True)
 
         await rebuild_maps(flow.settings(), flow.clients(), question.is_about, report)
         if not reported and not is_quiet:
-            print(f"{flow}: no position of {question.topic or 'any topic'} is stored, so there is nothing to rebuild")
+            print(f"{flow}: no position of {_asked_for(question)} is stored, so there is nothing to rebuild")
     return found
 
 
-def _outcome(rebuilt: Rebuilt) -> str:
+def outcome(rebuilt: Rebuilt) -> str:
+    """Return what became of a partition's map."""
     source = f"{rebuilt.source_topic}-{rebuilt.source_partition}"
     if rebuilt.failure:
         return f"{source} could not be checked: {rebuilt.failure}"
     top, _ = rebuilt.top
+    if not top:
+        return f"{source}: the map starts at offset 0, so there is nothing to rebuild"
     if not rebuilt.records:
         return f"{source}: nothing could be proven below source offset {top}, where the map starts"
     remote = f"{rebuilt.target_topic}-{rebuilt.target_partition}"
@@ -273,7 +305,7 @@ async def _read(flows: list[Flow], question: MapQuery) -> dict[str, list[PairVie
 
 def _show(flow: str, views: list[PairView], question: MapQuery) -> None:
     if not views:
-        print(f"{flow}: no map of {question.topic or 'any topic'} is stored")
+        print(f"{flow}: no map of {_asked_for(question)} is stored")
         return
     if question.offset is not None:
         for view in views:
@@ -281,6 +313,11 @@ def _show(flow: str, views: list[PairView], question: MapQuery) -> None:
         return
     print(f"{flow}: {counted(len(views), 'pair')} of partitions")
     show(table(_COLUMNS, map(_cells, views), right=_COLUMNS[2:]))
+
+
+def _asked_for(question: MapQuery) -> str:
+    partition = "" if question.partition is None else f" partition {question.partition}"
+    return f"{question.topic or 'any topic'}{partition}"
 
 
 def _cells(view: PairView) -> tuple[str, ...]:
@@ -291,8 +328,6 @@ def _cells(view: PairView) -> tuple[str, ...]:
         str(view.copied_to) if view.copied_to >= 0 else "",
         _range(view.source_begin, view.source_end),
         _range(view.target_begin, view.target_end),
-        str(view.chunks),
-        str(view.runs),
     )
 
 

@@ -77,6 +77,24 @@ class WorkerUnreachable(RetriableError):
     """No worker answers at the URL."""
 
 
+def _parsed(url: str, option: str) -> httpx.URL:
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ConfigError(f"'{url}' is not a URL: {error}", option) from None
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise ConfigError(f"'{url}' is not a worker's URL, such as http://localhost:8083", option)
+    if parsed.userinfo:
+        raise ConfigError(f"a URL that contains a password is seen by all users of this machine; set {_USER}", option)
+    return parsed
+
+
+def flow_url(url: str, source: str, target: str) -> str:
+    """Return the URL of a flow of the dedicated mirror at ``url``. Raises ConfigError as :class:`RestClient`."""
+    _parsed(url, "--rest")  # here, so that an error shows what was typed
+    return f"{url.rstrip('/')}/{source}/{target}"
+
+
 class RestClient:
     """One worker, or one flow of a dedicated mirror (``http://host:port/us/eu``), with the user of the environment.
 
@@ -86,16 +104,7 @@ class RestClient:
     """
 
     def __init__(self, url: str, option: str = "--rest") -> None:
-        try:
-            parsed = httpx.URL(url)
-        except httpx.InvalidURL as error:
-            raise ConfigError(f"'{url}' is not a URL: {error}", option) from None
-        if parsed.scheme not in ("http", "https") or not parsed.host:
-            raise ConfigError(f"'{url}' is not a worker's URL, such as http://localhost:8083", option)
-        if parsed.userinfo:
-            raise ConfigError(
-                f"a URL that contains a password is seen by all users of this machine; set {_USER}", option
-            )
+        parsed = _parsed(url, option)
         self.shown_url = url.rstrip("/")
         headers = {"accept": "application/json", **_authorization(parsed)}
         self._client = httpx.Client(
@@ -132,9 +141,8 @@ class RestClient:
         try:
             response = self._client.request(method, path, content=content, headers=headers)
         except httpx.HTTPError as error:
-            raise WorkerUnreachable(
-                f"no worker answers at {self.shown_url}: {str(error) or type(error).__name__}. Check the URL"
-            ) from None
+            why = str(error).rstrip(".") or type(error).__name__
+            raise WorkerUnreachable(f"no worker answers at {self.shown_url}: {why}. Check the URL") from None
         if response.is_success and not response.content:
             return None
         try:
@@ -215,8 +223,8 @@ def find_control(closing: ExitStack, urls: Sequence[str], source: str, target: s
     """
     errors: list[HeliographError] = []
     for url in urls:
-        for place in (f"{url.rstrip('/')}/{source}/{target}", url):
-            worker = closing.enter_context(RestClient(place, "--rest"))
+        for place in (flow_url(url, source, target), url):
+            worker = closing.enter_context(RestClient(place))
             try:
                 known = worker.connectors()
             except WorkerRefused as error:

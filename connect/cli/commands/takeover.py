@@ -84,7 +84,10 @@ def _show(checked: TakeoverCheck, *, everything: bool) -> None:
     )
     behind = sum(one.lag for one in ordered)
     partitions, records = counted(len(ordered), "partition"), counted(behind, "record")
-    show(f"{checked.flow}: {partitions}, {records} to copy from where a run would start")
+    if ordered or not checked.unknown:
+        show(f"{checked.flow}: {partitions}, {records} to copy from where a run would start")
+    else:
+        show(f"{checked.flow}: not everything could be checked")
     show(table(_COLUMNS, listed(ordered, _cells, everything=everything), right=("starts at", *_COLUMNS[4:])))
     for group in checked.groups:
         members = ", ".join(group.state.members) or "no members"

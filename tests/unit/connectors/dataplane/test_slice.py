@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from connect.kafka.cluster import ClusterMetadata
+from connect.kafka.cluster import Cluster, ClusterMetadata
+from connect.kafka.security.connection_settings import connection_settings
 from connectors.control_link.protocol import Link, PartitionPlan, SliceSettings
 from connectors.dataplane import slice as dataplane_slice
 from connectors.dataplane.batches.copier import PartitionCopier
@@ -65,6 +66,23 @@ async def test_the_lease_is_answered_while_the_clusters_are_opened(monkeypatch: 
     wire.say("stop")
     await asyncio.wait_for(running, 60)
     assert [message["type"] for message in wire.said] == ["alive", "done"]
+
+
+async def test_errors_of_a_slice_name_the_clusters_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    connected: list[str | None] = []
+
+    async def note(cluster: Cluster, _topics: object) -> None:
+        connected.append(cluster.alias)
+
+    monkeypatch.setattr(Leaders, "connected", note)
+    there = connection_settings({"bootstrap.servers": "127.0.0.1:1"}, client_id="slice", where="us").to_wire()
+    wire = Wire()
+    running = asyncio.create_task(Slice(cast(Link, wire)).run())
+    settings = SliceSettings("us->eu", 0, there, there, source_alias="us", target_alias="eu")
+    wire.say("config", settings=settings.to_wire(), source_topics=[], target_topics=[])
+    wire.say("stop")
+    await asyncio.wait_for(running, 60)
+    assert connected == ["us", "eu"]
 
 
 async def test_a_drain_waits_for_answers_and_not_for_stopped_partitions(monkeypatch: pytest.MonkeyPatch) -> None:

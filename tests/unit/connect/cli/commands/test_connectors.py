@@ -176,7 +176,9 @@ def test_what_the_worker_refuses_is_one_line_and_exit_code_1(herder: DictHerder)
     assert refused.exit_code == 1
     assert str(refused.exception) == "No status found for connector none"
     herder.refusals["alter_offsets"] = BadRequest("Connectors must be in the STOPPED state")
-    assert run("offsets", "a/b", "--reset").exit_code == 1
+    refused = run("offsets", "a/b", "--reset")
+    assert refused.exit_code == 1
+    assert "a/b is not stopped. Stop it first: heliograph connectors stop a/b --rest http" in str(refused.exception)
 
 
 @pytest.mark.parametrize(

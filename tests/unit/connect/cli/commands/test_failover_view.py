@@ -73,10 +73,26 @@ def test_old_forms_work_with_a_warning(tmp_path: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().err.count("warning:") == 2
     known = config(tmp_path, "clusters = us, eu\nus->eu.enabled = true\n")
     failover_options = options_of(
-        FailoverArguments(file, None, "eu", accepts=("ahead", "deleted", "checkpoints=g")), known
+        FailoverArguments(file, None, "eu", accepts=("ahead=a", "deleted", "checkpoints=g")), known
     )
-    assert (failover_options.keeps, capsys.readouterr().err.count("warning:")) == (frozenset("*"), 2)
+    assert failover_options.keeps == frozenset("a")
+    ahead, deleted = capsys.readouterr().err.splitlines()
+    assert ahead == "heliograph: warning: --accept ahead=a is --keep-offset a now; the next release drops the old name"
+    assert deleted.endswith("--accept deleted applies to every group; the next release requires --accept deleted=GROUP")
     assert failover_options.accepts == {GroupRule.DELETED: frozenset("*"), GroupRule.STALE_CHECKPOINT: frozenset("g")}
+
+
+def test_a_failover_by_a_flow_that_the_file_does_not_enable_is_refused(tmp_path: Path) -> None:
+    known = config(tmp_path, "clusters = us, eu\nus->eu.enabled = true\n")
+    with pytest.raises(ConfigError, match=r"enables no flow eu->us\. To move groups back, use heliograph failback"):
+        failover.run_failover(FailoverArguments(Path(str(known.file)), None, "us"))
+
+
+def test_records_are_not_exported_into_a_file(tmp_path: Path) -> None:
+    known = config(tmp_path, "clusters = us, eu\nus->eu.enabled = true\n")
+    file = Path(str(known.file))
+    with pytest.raises(ConfigError, match=r"--export: .* is not a folder"):
+        failover.run_unreplicated(file, None, "eu", export_to=file, appends=False, as_json=False)
 
 
 def test_another_cluster_than_the_source_is_not_taken_for_gone(tmp_path: Path) -> None:

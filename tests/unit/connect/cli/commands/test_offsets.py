@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from connect.cli.commands.offsets import OffsetsAnswer, OffsetsQuestion, Row, lines, run_offsets
+from connect.cli.commands.offsets import OffsetsAnswer, OffsetsQuestion, Row, lines, outcome, run_map, run_offsets
 from connect.cli.daemons.strimzi_resource import ResourceArguments, run_resource
 from connect.core.config.properties import parse_properties
 from connect.core.errors import ConfigError
 from connectors.config.mm2_properties import MirrorMakerConfig
+from connectors.offset_map.view_and_rebuild import MapQuery, Rebuilt
 
 DOCS = Path(__file__).parents[5] / "docs"
 TWO_WAYS = """\
@@ -43,14 +46,58 @@ def test_offsets_are_printed_as_the_page_shows_them() -> None:
         Row("billing", "orders", 1, 4690, 4690, "billing-1-6f/10.0.0.7"),
         Row("billing", "payments", 0, -1, 120, "none"),
     )
-    reported = lines(OffsetsAnswer(rows, (("us", 1, "us-kafka:9092"),)))
+    reported = lines(OffsetsAnswer(rows, (("us", 1, "us-kafka:9092"),)), 240)
     page = (DOCS / "commands.md").read_text("utf-8")
     assert "".join(f"    {line.rstrip()}\n" for line in reported) in page
 
 
+def test_another_cluster_than_those_of_the_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "mm2.properties"
+    file.write_text(TWO_WAYS)
+    question = OffsetsQuestion(file, "ap", None, None, ("billing",), None, frozenset(), with_brokers=False)
+    with pytest.raises(ConfigError, match="--cluster: ap is not a cluster of the file, which has us, eu"):
+        run_offsets(question, as_json=False, watch=False, every_s=1.0)
+
+
+def test_a_topic_that_is_not_read_is_named() -> None:
+    reported = OffsetsAnswer((), unread=("nope",))
+    assert list(lines(reported, 240))[1:] == ["no partition of topic nope is read"]
+
+
+def test_a_narrow_terminal_gets_narrow_columns() -> None:
+    row = Row("orders-billing", "orders", 12, 4_711_000, -1, "billing-1-6f/10.0.0.7")
+    header, line = lines(OffsetsAnswer((row,)), 80)
+    assert header == "Group          Topic  Pid Offset  logSize Lag     Owner"
+    assert line == "orders-billing orders 12  4711000 unknown unknown billing-1-6f/10.0.0.7"
+
+
+@pytest.mark.parametrize(
+    ("named", "option"),
+    [({"flow": "us->eu"}, "--flow"), ({"command_config": Path("client.properties")}, "--command-config")],
+)
+def test_an_option_without_effect_is_refused(tmp_path: Path, named: dict[str, Any], option: str) -> None:
+    file = tmp_path / "mm2.properties"
+    file.write_text(TWO_WAYS)
+    question = OffsetsQuestion(file, "us", None, None, ("billing",), None, frozenset(), with_brokers=False)
+    with pytest.raises(ConfigError, match=option):
+        run_offsets(replace(question, **named), as_json=False, watch=False, every_s=1.0)
+
+
+@pytest.mark.parametrize("question", [MapQuery("orders", is_reverse=True), MapQuery(offset=5)])
+def test_an_option_of_the_map_without_the_other_is_refused(tmp_path: Path, question: MapQuery) -> None:
+    with pytest.raises(ConfigError, match="needs"):
+        run_map(tmp_path / "mm2.properties", question, flow=None, as_json=False)
+
+
+def test_a_map_from_the_beginning_needs_no_rebuild() -> None:
+    assert outcome(Rebuilt("orders", 0, "us.orders", 0, (0, 0))) == (
+        "orders-0: the map starts at offset 0, so there is nothing to rebuild"
+    )
+
+
 def test_a_group_that_nobody_knows_is_named() -> None:
     reported = OffsetsAnswer((), nothing=("nobody",))
-    assert list(lines(reported))[1:] == ["group nobody has no committed offset and no member"]
+    assert list(lines(reported, 240))[1:] == ["group nobody has no committed offset and no member"]
     assert reported.to_json()["nothing"] == ["nobody"]
 
 

@@ -34,6 +34,11 @@ def test_a_mirror_of_other_flows_is_no_error(monkeypatch: pytest.MonkeyPatch) ->
         assert find_control(closing, URLS, "us", "eu", "Source") is None
 
 
+def test_a_wrong_url_is_named_as_it_was_typed() -> None:
+    with ExitStack() as closing, pytest.raises(ConfigError, match="--rest: 'nonsense' is not a worker's URL"):
+        find_control(closing, ["nonsense"], "us", "eu", "Source")
+
+
 def test_it_is_found_at_whichever_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch, {f"{URLS[1]}/us/eu": {"Source": {"info": {"config": MIRROR}}}})
     with ExitStack() as closing:

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
 from connect.cli.commands import takeover
 from connectors.inspection.takeover_check import Met, PartitionStart, TakeoverCheck
+
+
+def test_a_start_is_no_step_while_a_cluster_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    takeover._show(TakeoverCheck("us->eu", unknown=("no broker answers",)), everything=False)
+    assert capsys.readouterr().out.splitlines() == [
+        "us->eu: not everything could be checked",
+        "  not checked: no broker answers",
+        "  1. run this check again when everything can be checked",
+    ]
 
 
 def test_json_has_the_keys_of_what_a_run_would_find() -> None:
