@@ -360,7 +360,7 @@ def _arguments() -> argparse.Namespace:
     add("--only", nargs="*", choices=contenders, metavar="CONTENDER", help=who)
     add("--older", nargs="+", type=Path, default=[], metavar="CLONE", help="clones of other versions, as contenders")
     add("--rounds", type=int, default=3, help="rounds (3; latency has one)")
-    add("--seconds", type=float, help="how long is measured (30; latency 65)")
+    add("--seconds", type=float, help="how long is measured (30; latency 63)")
     add(
         "--ramp",
         type=float,
