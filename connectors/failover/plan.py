@@ -241,7 +241,7 @@ def _obstacles(snapshot: Snapshot, failover_options: FailoverOptions) -> list[st
             f"cluster {snapshot.source} does not answer: {snapshot.source_error}. If it is gone, and no producer "
             f"writes there, use --source-gone {snapshot.source}"
         )
-    if not snapshot.groups.found:
+    elif not snapshot.groups.found:
         found.append("no group was found. Check --group, and the group filter in the file")
     elif unknown := failover_options.names - {EVERY, *snapshot.groups.found}:
         found.append(f"no group is called {', '.join(sorted(unknown))}. Check --rewind, --keep-offset and --accept")

@@ -27,6 +27,7 @@ from connect.core.config.properties import ConfigTransformer, Properties
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError, HeliographError, PermanentError
 from connect.core.model import NewTopic
+from connect.core.wording import counted
 from connect.kafka.security.connection_settings import ConnectionSettings
 from connect.kafka.threads import LeaseThread
 from connect.runtime.plugins.config_validation import validate_connector
@@ -114,7 +115,7 @@ def of_source(settings: MirrorSourceSettings, connector: Mapping[str, str]) -> I
     """Describe what MirrorSource would do."""
     wanted = connector.get("topics", ".*").strip()
     but = f" except {connector['topics.exclude'].strip()}" if connector.get("topics.exclude", "").strip() else ""
-    yield f"mirrors topics {wanted}{but}{_named(settings)}, in at most {settings.tasks_max} task(s)"
+    yield f"mirrors topics {wanted}{but}{_named(settings)}, in at most {counted(settings.tasks_max, 'task')}"
     if settings.changing_key:
         yield f"transforms records by {settings.changing_key}"
     if settings.transactions is not None:
@@ -416,7 +417,7 @@ def does_of(java_class: str, props: Mapping[str, str], worker: WorkerConfig) -> 
         case "MirrorHeartbeatConnector":
             yield from of_heartbeats(props)
         case _:
-            yield f"runs {java_class} in at most {props.get('tasks.max', '1')} task(s)"
+            yield f"runs {java_class} with tasks.max = {props.get('tasks.max', '1')}"
 
 
 def _text(value: Any) -> str | None:

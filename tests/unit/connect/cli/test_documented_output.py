@@ -50,7 +50,7 @@ CHECKED: Final = CheckReport(
         CheckOutcome(
             "us->eu",
             (
-                "mirrors topics orders, payments.*, orders as us.orders, in at most 4 task(s)",
+                "mirrors topics orders, payments.*, orders as us.orders, in at most 4 tasks",
                 "writes offset syncs to mm2-offset-syncs.eu.internal on us",
                 "translates the offsets of groups .*, and does not sync group offsets",
                 "writes a heartbeat every 1 s to eu",

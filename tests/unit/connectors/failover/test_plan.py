@@ -54,7 +54,7 @@ def test_groups_go_if_nothing_keeps_them() -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"source_error": "no answer"}, "--source-gone us"),
+        ({"source_error": "no answer", "groups": Groups()}, "--source-gone us"),
         ({"groups": Groups()}, "no group was found"),
         ({"obstacles": ("only eu has it",)}, "only eu has it"),
     ],

@@ -117,7 +117,7 @@ async def test_a_mirrors_file_is_told_flow_by_flow(tmp_path: Path) -> None:
     report = await check(tmp_path, MIRROR + "sync.group.offsets.enabled = true\neu->us.groups = x\n")
     there, back = report.outcomes
     assert there.what == "us->eu"
-    assert there.does[0] == "mirrors topics orders, payments.*, orders as us.orders, in at most 1 task(s)"
+    assert there.does[0] == "mirrors topics orders, payments.*, orders as us.orders, in at most 1 task"
     assert "translates the offsets of groups .*, and syncs group offsets every 60 s" in there.does
     assert back.does == ("mirrors nothing; writes a heartbeat every 1 s to us",)
 
