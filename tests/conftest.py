@@ -67,9 +67,6 @@ _MIRRORS = "mirrors"
 #: Seconds for a test of `make long`, unless it names its own.
 _LONG_TIMEOUT_S = 1800
 
-#: Half of the files that only compute run among those that wait.
-_OTHERS_AMONG = 2
-
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let each process begin with another folder, the largest first: what one has compiled, the others load."""
@@ -84,23 +81,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
-    """Give long tests a longer time-out, and put packages first, then files with slow tests, then others with real
-    brokers: none starts when the rest is done. These wait for a third of their time, so half of the others, which only
-    compute, run among them."""
+    """Give long tests a longer time-out, and put files with slow tests first, then others with real brokers: none
+    starts when the rest is done."""
     items.sort(key=lambda item: item.path)  # the same order in each process, before it is shuffled
     yield
     for item in items:
         if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_LONG_TIMEOUT_S))
-    shares = list(dict.fromkeys(_share(item.path) for item in items))
-    slow, waiting = (
+    order = {share: index for index, share in enumerate(dict.fromkeys(_share(item.path) for item in items))}
+    slow, integration = (
         {_share(item.path) for item in items if item.get_closest_marker(name)} for name in ("slow", "integration")
     )
-    first = sorted((one for one in shares if one in waiting), key=lambda one: (one.is_file(), one not in slow))
-    others = [one for one in shares if one not in waiting]
-    place = {share: float(index) for index, share in enumerate(first)}
-    place |= {share: 0.5 + _OTHERS_AMONG * index * len(first) / len(others) for index, share in enumerate(others)}
-    items.sort(key=lambda item: place[_share(item.path)])
+    items.sort(
+        key=lambda item: (_share(item.path) not in slow, _share(item.path) not in integration, order[_share(item.path)])
+    )
 
 
 @functools.cache
