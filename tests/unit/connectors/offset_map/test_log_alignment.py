@@ -74,6 +74,7 @@ def test_what_was_copied_twice_counts_the_first_time() -> None:
 
 def test_of_equal_records_of_which_some_are_gone_no_reader_misses_one() -> None:
     assert runs("axxb", "axb") == [MapRun(0, 0, 1), MapRun(2, 1, 2)]
+    assert embedded(items("xxyyy"), items("xy")) == [(item(1, "x"), item(0, "x")), (item(4, "y"), item(1, "y"))]
 
 
 def test_below_a_hole_nothing_is_claimed() -> None:
@@ -87,7 +88,8 @@ def test_what_the_cleaner_took_from_the_target_stood_where_there_is_room_for_it(
         "not where the source has none"
     )
     assert runs("abcdefgh", "a..efgh") == [MapRun(0, 0, 1), MapRun(4, 3, 4)]
-    assert runs("xyabcdefgh", "xya...efgh", window=20) == [MapRun(0, 0, 10)], "also between others of a window"
+    assert runs("pxxbcdxxq", "pxx...xxq") == [MapRun(0, 0, 9)], "also between records that are no anchors"
+    assert runs("abcd", "axyd") == [MapRun(0, 0, 1), MapRun(3, 3, 1)], "not where the target has others"
 
 
 def test_a_source_that_retention_cut_and_a_target_that_it_cut() -> None:
@@ -124,6 +126,7 @@ def test_crossed_anchors_are_none() -> None:
     assert embedded(items("bc"), items("cb")) is None
     assert runs("abcd", "acbd") == [MapRun(3, 3, 1)]
     assert runs("wabcz", "wbcaz") == runs("wbcaz", "wabcz") == [MapRun(4, 4, 1)], "however far what they cross is"
+    assert runs("abcz", "bcaz") == runs("bcaz", "abcz") == [MapRun(3, 3, 1)], "also the lowest"
 
 
 def test_the_newest_is_kept_where_it_is_too_much() -> None:
@@ -143,7 +146,13 @@ def test_what_stands_above_as_well_is_no_anchor() -> None:
 
 @pytest.mark.parametrize(
     ("source", "target", "many", "begins"),
-    [("x{}x", "x{}x", 24, 1), ("x{}", "x{}x", 24, 1), ("x{}x", "x{}", 24, 1), ("x{}x", "x{}x", 100, 0)],
+    [
+        ("x{}x", "x{}x", 24, 1),
+        ("x{}", "x{}x", 24, 1),
+        ("x{}x", "x{}", 24, 1),
+        ("x{}x", "x{}x", 44, 0),
+        ("x{}x", "x{}", 44, 0),
+    ],
 )
 def test_what_one_log_has_shortly_above_is_no_anchor(source: str, target: str, many: int, begins: int) -> None:
     """It may be a second copy; what is far above is forgotten."""

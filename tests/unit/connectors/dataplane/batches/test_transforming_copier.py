@@ -17,7 +17,7 @@ from connectors.formats.gap import Gap, GapKind
 from connectors.formats.types import QUARANTINED, STOPPED, ProducerIdAndEpoch
 from connectors.transforms.smt_chain import Outcome, Untransformable
 from tests.kit import logs as kit
-from tests.kit.logs import TargetPartition, fetched, source_batch
+from tests.kit.logs import TargetPartition, control_batch, fetched, source_batch
 
 GAP = Gap(GapKind.SOURCE_GAP, 20, 29, go_on_at=30)
 
@@ -38,9 +38,9 @@ class Stage:
     def read(self, *batches: bytes) -> None:
         self.copier.take(fetched(*batches))
 
-    def give_back(self, *, drops: bool = False, unfit: dict[int, Untransformable] | None = None) -> None:
+    def give_back(self, *, drops: bool = False, instead: dict[int, Record | Untransformable] | None = None) -> None:
         part, done = self.waiting.pop(0)
-        done([None] * len(part) if drops else [(unfit or {}).get(record.offset, record) for record in part])
+        done([None] * len(part) if drops else [(instead or {}).get(record.offset, record) for record in part])
 
     def copy(self, target: TargetPartition) -> None:
         outgoing = self.copier.next_batch()
@@ -66,19 +66,24 @@ def test_what_was_read_before_a_gap_is_copied_before_it_stops_of_it() -> None:
 
 def test_it_stops_also_where_the_last_records_are_dropped() -> None:
     stage = Stage()
-    stage.read(source_batch(range(10)))
+    stage.read(source_batch(range(10)), control_batch(10, 5, commit=True))
     stage.copier.stop_reading("begins at offset 30 now", "source-gap", GAP)
     stage.give_back(drops=True)
+    assert not stage.copier.stopped
+    stage.give_back()
     assert stage.copier.stopped
-    assert stage.copier.next_source_offset == 10
+    report = stage.copier.report()
+    assert (report.next_source_offset, report.dropped, report.changed) == (11, 10, 0)
+    assert report.batches == {"transformed": 1, "control batch": 1}
 
 
 def test_a_record_that_no_transformation_takes_stops_its_partition_in_its_place() -> None:
     stage, target = Stage(), TargetPartition()
-    stage.read(source_batch(range(10)), source_batch(range(10, 20)), source_batch(range(20, 30)))
+    stage.read(*(source_batch(range(first, first + 10)) for first in range(0, 40, 10)))
     stage.give_back()
-    stage.give_back(unfit={14: Untransformable("mask: no struct")})
+    stage.give_back(instead={14: Untransformable("mask: no struct")})
     assert not stage.copier.is_read
+    stage.give_back()
     stage.copy(target)
     assert stage.copier.state != QUARANTINED, "what was read before it is copied first"
     stage.copy(target)
@@ -96,19 +101,29 @@ def test_a_record_that_no_transformation_takes_stops_its_partition_in_its_place(
 def test_where_errors_are_tolerated_it_is_left_out_and_counted() -> None:
     stage, target = Stage(skips=True), TargetPartition()
     stage.read(source_batch(range(10)))
-    stage.give_back(unfit=dict.fromkeys((3, 4, 9), Untransformable("mask: no struct")))
+    masked = stage.waiting[0][0][5]._replace(value=b"***")
+    stage.give_back(instead={**dict.fromkeys((3, 4, 9), Untransformable("mask: no struct")), 5: masked})
     stage.copy(target)
     report = stage.copier.report()
     assert report.skips == [(3, 4, error_codes.NOT_TRANSFORMED), (9, 9, error_codes.NOT_TRANSFORMED)]
     assert report.next_source_offset == 10
     assert report.runs == [(0, 0, 3), (5, 3, 4)]
-    assert (report.dropped, report.changed) == (0, 0)
+    assert (report.dropped, report.changed) == (0, 1)
+
+
+def test_an_outcome_that_lacks_a_record_is_an_error_not_a_dropped_record() -> None:
+    stage = Stage()
+    stage.read(source_batch(range(10)))
+    part, done = stage.waiting.pop()
+    with pytest.raises(ValueError, match="shorter"):
+        done(list(part[:9]))
+    assert (stage.copier.next_source_offset, stage.copier.has_unsent) == (0, False)
 
 
 def test_what_would_go_elsewhere_is_never_left_out() -> None:
     stage = Stage(skips=True)
     stage.read(source_batch(range(10)))
-    stage.give_back(unfit={0: Untransformable("a transform sends it to other", stops=True)})
+    stage.give_back(instead={0: Untransformable("a transform sends it to other", stops=True)})
     assert stage.copier.state == QUARANTINED
     assert stage.copier.next_source_offset == 0
 
@@ -143,7 +158,8 @@ def test_what_was_opened_counts_with_the_memory_that_it_takes() -> None:
     stage.read(batch)
     copier = stage.copier
     assert copier.buffered_bytes == len(batch)
-    assert copier.held_bytes > 500 * 300 > 5 * len(batch)
+    contents = sum(len(f"{offset}value {offset}n{offset}") for offset in range(500))
+    assert copier.held_bytes == len(batch) + 500 * 300 + contents > 5 * len(batch)
     stage.give_back(drops=True)
     assert copier.held_bytes == 0
 
@@ -157,7 +173,7 @@ def test_room_is_told_of_also_where_nothing_more_is_sent(end: str) -> None:
         stage.copier.stop("gone")
     elif end == "leave":
         stage.copier.discard_unsent()
-    stage.give_back(unfit={0: Untransformable("mask: no struct")} if end == "unfit" else None)
+    stage.give_back(instead={0: Untransformable("mask: no struct")} if end == "unfit" else None)
     while stage.waiting:
         stage.give_back()
     assert stage.held[-1] == 0
