@@ -212,7 +212,7 @@ def _place(key: str, clusters: Sequence[str]) -> _Word | None:
         return _of_flow(next(rest.removeprefix(prefix) for prefix in prefixes if rest.startswith(prefix)))
     for prefix in prefixes:
         if key.startswith(prefix):
-            return _of_cluster(key.removeprefix(prefix))
+            return _of_cluster(key.removeprefix(prefix), prefix)
     return _of_all(key, clusters)
 
 
@@ -248,7 +248,7 @@ def _of_all(key: str, clusters: Sequence[str]) -> _Word | None:
     return word
 
 
-def _of_cluster(rest: str) -> _Word | None:
+def _of_cluster(rest: str, prefix: str) -> _Word | None:
     kind = _client_kind(rest)
     if kind is not None:
         return _of_client(kind, rest.partition(".")[2])
@@ -261,7 +261,7 @@ def _of_cluster(rest: str) -> _Word | None:
     if rest.startswith(_OVERRIDES):
         return _ALL_OVERRIDES
     if rest.startswith(STORAGE_PREFIXES):
-        return _of_text(storage_notice(rest))
+        return _of_text(storage_notice(rest, prefix))
     if rest in _WORKER_KNOWN or _is_connection(rest):
         return _of_connection(rest)
     return _of_converter(rest) if rest.startswith(CONVERTER_PREFIXES) else _unknown(rest, _WORKER_KNOWN)

@@ -96,7 +96,7 @@ def test_keys_that_are_heeded_or_switched_off_are_not_named(line: str) -> None:
         ("connector.client.config.override.policy = None", "pointless", "may override every setting"),
         ("us.connector.client.config.override.policy = None", "pointless", "may override every setting"),
         ("config.storage.replication.factr = 1", "unknown", "is config.storage.replication.factor meant?"),
-        ("us.offset.storage.retention = 1", "unknown", "brokers may refuse"),
+        ("us.offset.storage.retention.m = 1", "unknown", "is us.offset.storage.retention.ms meant?"),
         ("eu.status.storage.cleanup.policy = delete", "pointless", "always compacted"),
         ("config.providers.vault.class = file", "pointless", "config.providers does not name 'vault'"),
         ("transforms.mask.type = x", "misplaced", "us->eu.transforms.mask.type"),
