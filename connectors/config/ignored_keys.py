@@ -190,7 +190,9 @@ def _of_step(key: str, props: Mapping[str, str]) -> _Word | None:
     if found is None:
         return None
     prefix, names, rest = found[1] or "", found[2], found[3]
-    if any(rest.startswith(f"{one}.") for one in split_list(props.get(prefix + names, props.get(names, "")))):
+    listed = props.get(prefix + names, props.get(names, ""))
+    # What a reference stands for is not known here.
+    if "${" in listed or any(rest.startswith(f"{one}.") for one in split_list(listed)):
         return None
     return _Word("unknown", f"has no effect: {prefix}{names} does not name '{rest.partition('.')[0]}'")
 

@@ -171,3 +171,7 @@ def test_what_a_file_gives_each_connector_needs_no_word() -> None:
 def test_connectors_of_a_file_have_no_keys_to_name(connector: Connector) -> None:
     parsed = MirrorMakerConfig(parse_properties(BASE + "us.security.protocol = SSL\nus.ssl.key.password = x"))
     assert connector_notices(Flow(parsed, "us", "eu").connector_config(connector)) == []
+
+
+def test_steps_that_a_reference_may_name_are_not_said_to_be_left_out() -> None:
+    assert not connector_notices({"transforms": "${env:STEPS}", "transforms.mask.type": "x"})
