@@ -178,6 +178,11 @@ def _word(key: str, props: Mapping[str, str], clusters: Sequence[str]) -> _Word 
         return None
     if key.startswith("config.providers."):
         return _of_text(provider_notice(key, props))
+    flows = (f"{one}->{other}" for one in clusters for other in clusters)
+    for prefix in (f"{one}." for one in (*clusters, *flows)):
+        if key.startswith(f"{prefix}config.providers."):  # of the worker of that cluster or flow
+            own = {one.removeprefix(prefix): value for one, value in props.items() if one.startswith(prefix)}
+            return _of_text(provider_notice(key.removeprefix(prefix), {**props, **own}))
     # An unsupported feature that is switched off needs no notice.
     off = key.endswith(".enabled") and props[key].strip().lower() == "false"
     word = _place(key, clusters) or _of_step(key, props) or _of_suites(key, props[key])

@@ -37,6 +37,8 @@ def notices(*lines: str) -> list[tuple[str, str, str]]:
         "eu.offset.flush.interval.ms = 100",
         "offset.storage.replication.factor = 1",
         "eu.offset.storage.partitions = 5",
+        "eu.config.providers = f\neu.config.providers.f.class = file\neu.config.providers.f.param.allowed.paths = /x",
+        "config.providers = f\nconfig.providers.f.class = file\nus->eu.config.providers.f.param.allowed.paths = /x",
         "spark.master = local[2]",
         "us->eu.spark.executor.memory = 1g",
         "lease.ms = 4000",
