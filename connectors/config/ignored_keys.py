@@ -178,6 +178,11 @@ def _word(key: str, props: Mapping[str, str], clusters: Sequence[str]) -> _Word 
         return None
     if key.startswith("config.providers."):
         return _of_text(provider_notice(key, props))
+    flows = (f"{one}->{other}" for one in clusters for other in clusters)
+    for prefix in (f"{one}." for one in (*clusters, *flows)):
+        if key.startswith(f"{prefix}config.providers."):  # of the worker of that cluster or flow
+            own = {one.removeprefix(prefix): value for one, value in props.items() if one.startswith(prefix)}
+            return _of_text(provider_notice(key.removeprefix(prefix), {**props, **own}))
     # An unsupported feature that is switched off needs no notice.
     off = key.endswith(".enabled") and props[key].strip().lower() == "false"
     word = _place(key, clusters) or _of_step(key, props) or _of_suites(key, props[key])
@@ -190,7 +195,9 @@ def _of_step(key: str, props: Mapping[str, str]) -> _Word | None:
     if found is None:
         return None
     prefix, names, rest = found[1] or "", found[2], found[3]
-    if any(rest.startswith(f"{one}.") for one in split_list(props.get(prefix + names, props.get(names, "")))):
+    listed = props.get(prefix + names, props.get(names, ""))
+    # What a reference stands for is not known here.
+    if "${" in listed or any(rest.startswith(f"{one}.") for one in split_list(listed)):
         return None
     return _Word("unknown", f"has no effect: {prefix}{names} does not name '{rest.partition('.')[0]}'")
 
@@ -212,7 +219,7 @@ def _place(key: str, clusters: Sequence[str]) -> _Word | None:
         return _of_flow(next(rest.removeprefix(prefix) for prefix in prefixes if rest.startswith(prefix)))
     for prefix in prefixes:
         if key.startswith(prefix):
-            return _of_cluster(key.removeprefix(prefix))
+            return _of_cluster(key.removeprefix(prefix), prefix)
     return _of_all(key, clusters)
 
 
@@ -248,7 +255,7 @@ def _of_all(key: str, clusters: Sequence[str]) -> _Word | None:
     return word
 
 
-def _of_cluster(rest: str) -> _Word | None:
+def _of_cluster(rest: str, prefix: str) -> _Word | None:
     kind = _client_kind(rest)
     if kind is not None:
         return _of_client(kind, rest.partition(".")[2])
@@ -261,7 +268,7 @@ def _of_cluster(rest: str) -> _Word | None:
     if rest.startswith(_OVERRIDES):
         return _ALL_OVERRIDES
     if rest.startswith(STORAGE_PREFIXES):
-        return _of_text(storage_notice(rest))
+        return _of_text(storage_notice(rest, prefix))
     if rest in _WORKER_KNOWN or _is_connection(rest):
         return _of_connection(rest)
     return _of_converter(rest) if rest.startswith(CONVERTER_PREFIXES) else _unknown(rest, _WORKER_KNOWN)

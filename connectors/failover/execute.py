@@ -278,7 +278,8 @@ class Failover:
         if not failover_options.is_gone:
             now = now.with_blocked(used_meanwhile(now, await collect_snapshot.groups_now(site, failover_options)))
             late = await self._written_late(left_out)
-        if journal.run.changes:
+        if journal.run.changes or not now.blocked:
+            # Even if all groups were in place: it tells the status why the flow is stopped.
             await journal.store(state=RunState.OPEN if now.blocked else RunState.DONE)
         await self._step(lease, "done")
         return FailoverResult(now, tuple(proofs), late, verified)

@@ -215,8 +215,7 @@ _FORBIDDEN: Final = (
 _ALLOWED: Final = (
     *("ssl.endpoint.identification.algorithm", "ssl.cipher.suites", "ssl.protocol", "ssl.enabled.protocols"),
 )
-#: The operator gives consumers the same, but only sinks use those, which do not run here.
-_CLIENTS: Final = ("", "producer.", "admin.")
+_CLIENTS: Final = ("", "producer.", "consumer.", "admin.")
 _CONNECTORS: Final = {
     "sourceConnector": "MirrorSourceConnector",
     "checkpointConnector": "MirrorCheckpointConnector",

@@ -252,8 +252,7 @@ def _of_mirror_maker_1_keys(props: Properties, said: Sequence[str]) -> Iterator[
             yield CheckFinding(Level.WARNING, text, key, props.line(key))
 
 
-#: Of the clients that connectors have here: consumers are those of sinks.
-_KINDS: Final[tuple[ClientKind, ...]] = ("producer", "admin")
+_KINDS: Final[tuple[ClientKind, ...]] = ("producer", "consumer", "admin")
 _FILE_OF_STANDALONE = "offset.storage.file.filename"
 
 
@@ -311,6 +310,8 @@ def _of_standalone(props: Properties) -> Iterator[CheckFinding]:
 def _of_warnings(texts: Iterable[str], props: Properties) -> Iterator[CheckFinding]:
     for text in texts:
         key = text.partition(" ")[0]
+        if key == _FILE_OF_STANDALONE:
+            continue  # because the error about it says what to do
         yield CheckFinding(Level.WARNING, text, key, props.line(key))
 
 

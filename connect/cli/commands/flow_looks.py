@@ -196,8 +196,15 @@ async def _last_move(reader: LagReader, settings: MirrorSourceSettings) -> Failo
 
 
 async def _last_run(target: Cluster, settings: MirrorSourceSettings) -> FailoverRun | None:
-    runs = await runs_of(target, settings.map_topic, settings.flow)
-    last = next((run for run in reversed(runs) if run.state is not RunState.UNDONE), None)
+    return last_move(await runs_of(target, settings.map_topic, settings.flow))
+
+
+def last_move(runs: Sequence[FailoverRun]) -> FailoverRun | None:
+    """Return the newest of ``runs`` if it is done and was not undone. An undo reverts what was changed, so a run that
+    changed nothing counts only if none was undone after it."""
+    undone_ms = max((run.updated_ms for run in runs if run.state is RunState.UNDONE), default=-1)
+    kept = (run for run in reversed(runs) if run.state is not RunState.UNDONE)
+    last = next((run for run in kept if run.changes or run.updated_ms > undone_ms), None)
     return last if last is not None and last.state is RunState.DONE else None
 
 

@@ -99,12 +99,12 @@ def _of_client(kind: str, name: str) -> str | None:
         return f"has no effect in a worker's file: set it in a connector's config, or {of_all} for all connectors"
     if name not in known:
         return NOT_KNOWN + meant(name, known, f"{kind}.")
+    if name in OF_CONNECTIONS or (name in SECURITY.settings and name not in IGNORED_SECURITY):
+        return None  # a consumer's too, because it reads the offset topic that a connector has of its own
     if kind == "consumer":
-        return "has no effect: only sinks use it, which do not run here"
+        return "has no effect: sinks, which would use it, do not run here"
     if name == "interceptor.classes":
         return "has no effect: Java classes cannot be loaded here"
-    if (kind == "producer" and name in _USED_BY_PRODUCERS) or name in OF_CONNECTIONS:
-        return None
-    if name in SECURITY.settings and name not in IGNORED_SECURITY:
+    if kind == "producer" and name in _USED_BY_PRODUCERS:
         return None
     return why_ignored(name) or NOT_SUPPORTED

@@ -245,7 +245,7 @@ STORAGE_PREFIXES: Final = ("config.storage.", "offset.storage.", "status.storage
 METRICS_CONTEXT: Final = "metrics.context."
 #: Keys of the control link, which connectors declare.
 LINK: Final = ("link.listener", "link.advertised.address")
-#: The configs that a topic can have (Kafka's ``TopicConfig``), those of the last releases included.
+#: The configs that a topic can have (Kafka's ``LogConfig``), those of releases before 4.0 included.
 TOPIC_CONFIGS: Final = frozenset(
     (
         "cleanup.policy",
@@ -254,12 +254,12 @@ TOPIC_CONFIGS: Final = frozenset(
         "compression.type",
         "compression.zstd.level",
         "delete.retention.ms",
-        "errors.deadletterqueue.group.enable",
         "file.delete.delay.ms",
         "flush.messages",
         "flush.ms",
         "follower.replication.throttled.replicas",
         "index.interval.bytes",
+        "internal.segment.bytes",
         "leader.replication.throttled.replicas",
         "local.retention.bytes",
         "local.retention.ms",
@@ -316,8 +316,9 @@ def why_ignored(key: str) -> str | None:
     return f"has no effect: {_METRICS_PAGE}" if key.startswith(METRICS_CONTEXT) else IGNORED.get(key)
 
 
-def storage_notice(key: str) -> str | None:
-    """Return what is wrong with a key of an internal topic, which has one of ``STORAGE_PREFIXES``; None if nothing."""
+def storage_notice(key: str, prefix: str = "") -> str | None:
+    """Return what is wrong with a key of an internal topic, which has one of ``STORAGE_PREFIXES``; None if nothing.
+    ``prefix`` is what the file has before it."""
     kind, _, name = key.split(".", 2)
     if key == "config.storage.partitions":
         return "has no effect: the config topic always has one partition"
@@ -326,7 +327,7 @@ def storage_notice(key: str) -> str | None:
     if key in WORKER or name in TOPIC_CONFIGS:
         return None
     known = ("topic", "partitions", "replication.factor", *TOPIC_CONFIGS)
-    hint = "".join(f"; is {kind}.storage.{one} meant?" for one in get_close_matches(name, known, 1, 0.8))
+    hint = "".join(f"; is {prefix}{kind}.storage.{one} meant?" for one in get_close_matches(name, known, 1, 0.8))
     return f"is not known: brokers may refuse to create the topic with it{hint}"
 
 

@@ -37,6 +37,8 @@ def notices(*lines: str) -> list[tuple[str, str, str]]:
         "eu.offset.flush.interval.ms = 100",
         "offset.storage.replication.factor = 1",
         "eu.offset.storage.partitions = 5",
+        "eu.config.providers = f\neu.config.providers.f.class = file\neu.config.providers.f.param.allowed.paths = /x",
+        "config.providers = f\nconfig.providers.f.class = file\nus->eu.config.providers.f.param.allowed.paths = /x",
         "spark.master = local[2]",
         "us->eu.spark.executor.memory = 1g",
         "lease.ms = 4000",
@@ -96,7 +98,7 @@ def test_keys_that_are_heeded_or_switched_off_are_not_named(line: str) -> None:
         ("connector.client.config.override.policy = None", "pointless", "may override every setting"),
         ("us.connector.client.config.override.policy = None", "pointless", "may override every setting"),
         ("config.storage.replication.factr = 1", "unknown", "is config.storage.replication.factor meant?"),
-        ("us.offset.storage.retention = 1", "unknown", "brokers may refuse"),
+        ("us.offset.storage.retention.m = 1", "unknown", "is us.offset.storage.retention.ms meant?"),
         ("eu.status.storage.cleanup.policy = delete", "pointless", "always compacted"),
         ("config.providers.vault.class = file", "pointless", "config.providers does not name 'vault'"),
         ("transforms.mask.type = x", "misplaced", "us->eu.transforms.mask.type"),
@@ -171,3 +173,7 @@ def test_what_a_file_gives_each_connector_needs_no_word() -> None:
 def test_connectors_of_a_file_have_no_keys_to_name(connector: Connector) -> None:
     parsed = MirrorMakerConfig(parse_properties(BASE + "us.security.protocol = SSL\nus.ssl.key.password = x"))
     assert connector_notices(Flow(parsed, "us", "eu").connector_config(connector)) == []
+
+
+def test_steps_that_a_reference_may_name_are_not_said_to_be_left_out() -> None:
+    assert not connector_notices({"transforms": "${env:STEPS}", "transforms.mask.type": "x"})

@@ -25,7 +25,7 @@ def of_target(*fields: str) -> dict[str, str]:
     }
     del props["alias"], props["bootstrap.servers"]
     # A worker's own clients have the same, each kind by its prefix.
-    for client in ("", "producer.", "admin."):
+    for client in ("", "producer.", "consumer.", "admin."):
         assert {key: found.worker[client + key] for key in props} == props
     return props
 

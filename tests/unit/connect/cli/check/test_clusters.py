@@ -24,6 +24,11 @@ UNREADABLE = {
     "mirror": (MIRROR + _STORE.format("us."), 7, "us.ssl.truststore.location"),
     "worker": (WORKER + _STORE.format(""), 15, "ssl.truststore.location"),
     "client of a worker": (WORKER + _STORE.format("producer."), 15, "producer.ssl.truststore.location"),
+    "client of a worker that reads offsets": (
+        WORKER + _STORE.format("consumer."),
+        15,
+        "consumer.ssl.truststore.location",
+    ),
     "consumer": (_CONSUMER + _STORE.format(""), 4, "ssl.truststore.location"),
     "connector": (_PROPERTIES + _STORE.format("source.cluster."), 9, "source.cluster.ssl.truststore.location"),
     "client of a connector": (

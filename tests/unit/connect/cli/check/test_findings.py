@@ -237,6 +237,11 @@ async def test_mistakes_in_a_workers_file_have_their_line(
     assert [place if isinstance(places[0], tuple) else place[0] for place in found] == places
 
 
+async def test_the_key_of_a_standalone_worker_is_named_once(tmp_path: Path) -> None:
+    report = await check(tmp_path, WORKER + "offset.storage.file.filename = /tmp/x\n")
+    assert [(one.line, one.level) for one in report.findings] == [(14, Level.ERROR)]
+
+
 async def test_a_connectors_json_has_lines_too(tmp_path: Path) -> None:
     config = {**SOURCE, "tasks.max": 0, "topics.exlude": 'a "b": c', "offset.lag.max": "x"}
     text = json.dumps({"name": "x", "config": config}, indent=1)

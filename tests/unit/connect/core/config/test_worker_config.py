@@ -176,8 +176,8 @@ def test_references_are_resolved_and_stay_hidden(monkeypatch: pytest.MonkeyPatch
         ("producer.linger.mss", "is producer.linger.ms meant?"),
         ("plugin.path", "Python packages"),
         ("value.converter.schema.content", "has no effect: it is for sinks, which do not run here"),
-        ("consumer.max.poll.records", "has no effect: only sinks use it, which do not run here"),
-        ("consumer.ssl.cipher.suites", "has no effect: only sinks use it, which do not run here"),
+        ("consumer.max.poll.records", "has no effect: sinks, which would use it, do not run here"),
+        ("consumer.ssl.protocol", "has no effect: sinks, which would use it, do not run here"),
         ("consumer.max.pol.records", "is consumer.max.poll.records meant?"),
         ("producer.buffer.memory", "is not supported yet and has no effect"),
         ("producer.override.acks", "set it in a connector's config, or producer.acks for all connectors"),
@@ -207,6 +207,20 @@ def test_what_has_no_effect_is_said(key: str, said: str) -> None:
     (warning,) = WorkerConfig.parse({**SMALLEST, key: "TLS_AES_256_GCM_SHA384"}).warnings
     assert warning.startswith(key)
     assert said in warning
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        # A consumer reads the offset topic that a connector has of its own.
+        ("consumer.sasl.mechanism", "PLAIN"),
+        ("consumer.client.id", "readers"),
+        # A broker takes it, although TopicConfig does not name it.
+        ("offset.storage.internal.segment.bytes", "1000000"),
+    ],
+)
+def test_a_key_with_an_effect_is_not_warned_about(key: str, value: str) -> None:
+    assert not WorkerConfig.parse({**SMALLEST, key: value}).warnings
 
 
 @pytest.mark.parametrize("key", ["clas", "param.allowed.path"])
