@@ -10,7 +10,7 @@ import re
 import sys
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -167,4 +167,6 @@ def _show_line(progress: Progress) -> None:
         line = f"{progress.flow}: {share:.0%} verified, {progress.bytes_s / _MEGABYTE:.0f} MiB/s{left}{found}"
         if not progress.is_spark_up and share < 1:
             line = f"{progress.flow}: starting Spark{found}"
+        elif progress.offsets >= progress.offsets_total:  # stays between two passes of --watch
+            line = f"{progress.flow}: verified what was copied by {datetime.now(UTC):%H:%M:%S} UTC{found}"
         print(f"{_CLEAR}{line[:_WIDTH]}", end="", file=sys.stderr, flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -118,6 +119,15 @@ def test_a_terminal_shows_the_start_of_spark_once(
         verify._show_line(Progress("us->eu", 0, 9, 0, 0.0, -1.0, 0, is_spark_up))
     starting, following = capsys.readouterr().err.split(verify._CLEAR)[1:]
     assert (starting, following) == ("us->eu: starting Spark", "us->eu: 0% verified, 0 MiB/s")
+
+
+def test_a_pass_that_is_over_shows_no_speed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line stays until the next pass of --watch; "0 MiB/s" would look like one that hangs."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    verify._show_line(Progress("us->eu", 9, 9, 99, 0.1, 0.0, 1, True))
+    assert re.search(r"us->eu: verified what was copied by [0-9:]{8} UTC, 1 difference$", capsys.readouterr().err)
 
 
 def test_an_interrupted_run_reports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
