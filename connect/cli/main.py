@@ -91,7 +91,7 @@ def status(
         typer.Option(metavar="URL", help="Ask this mirror or worker too, which knows more of its tasks and of Spark."),
     ] = None,
     watch: options.Watch = False,
-    every: options.Every = 2.0,
+    every: options.Every = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show each flow of a file: its state, how far behind it is, why, what to do, and what a failover would lose now.
@@ -100,7 +100,16 @@ def status(
     or something could not be checked. With --watch it is a page until Ctrl-C, which ends with 0."""
     from connect.cli.commands.status import run_status
 
-    options.finish(partial(run_status, file, rest=rest or (), as_json=as_json, watch=watch, every_s=every))
+    options.finish(
+        partial(
+            run_status,
+            file,
+            rest=rest or (),
+            as_json=as_json,
+            watch=watch,
+            every_s=options.refresh_s(every, watch=watch),
+        )
+    )
 
 
 @app.command(short_help="Print the lag of each flow.")
@@ -117,7 +126,7 @@ def lag(
         int, typer.Option(min=0, metavar="N", help="Number of partitions with the largest lag to list.")
     ] = 10,
     watch: options.Watch = False,
-    every: options.Every = 2.0,
+    every: options.Every = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Print the lag of each flow, read from its clusters, so that no worker has to run, or from a worker.
@@ -126,7 +135,18 @@ def lag(
     because it selects no topic or its connector is stopped or paused."""
     from connect.cli.commands.lag import run_lag
 
-    options.finish(partial(run_lag, file, flow=flow, top=top, as_json=as_json, rest=rest, watch=watch, every_s=every))
+    options.finish(
+        partial(
+            run_lag,
+            file,
+            flow=flow,
+            top=top,
+            as_json=as_json,
+            rest=rest,
+            watch=watch,
+            every_s=options.refresh_s(every, watch=watch),
+        )
+    )
 
 
 @app.command(short_help="Print offset, lag and owner for each partition of groups or flows.")
@@ -144,7 +164,7 @@ def offsets(
     topic: Annotated[str | None, typer.Option(metavar="A,B", help="Only these topics.", show_default=False)] = None,
     broker_info: Annotated[bool, typer.Option("--broker-info", help="Print the brokers too.")] = False,
     watch: options.Watch = False,
-    every: options.Every = 2.0,
+    every: options.Every = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Print offset, log size, lag and owner of every partition of consumer groups, or of the flows of a file.
@@ -155,7 +175,9 @@ def offsets(
 
     topics = frozenset(filter(None, (name.strip() for name in (topic or "").split(","))))
     question = OffsetsQuestion(file, cluster, bootstrap_server, command_config, group or (), flow, topics, broker_info)
-    options.finish(partial(run_offsets, question, as_json=as_json, watch=watch, every_s=every))
+    options.finish(
+        partial(run_offsets, question, as_json=as_json, watch=watch, every_s=options.refresh_s(every, watch=watch))
+    )
 
 
 @app.command("map", short_help="Print the offset map: which target offset each source offset has.")

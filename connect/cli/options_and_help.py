@@ -115,6 +115,7 @@ _OLD_OPTIONS: Final = {
 _CLUSTERS: Final = "--clusters"
 #: A terminal's usual width.
 _COLUMNS: Final = 80
+_EVERY_S: Final = 2.0
 
 
 def examples(command: str) -> tuple[str, ...]:
@@ -243,7 +244,16 @@ OneFlow = Annotated[
     typer.Option("--flow", metavar="FLOW", help="Only this flow of the file, such as us->eu.", show_default=False),
 ]
 Watch = Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")]
-Every = Annotated[float, typer.Option("--every", min=0.5, metavar="SECONDS", help="Time between refreshes.")]
+Every = Annotated[
+    float | None,
+    typer.Option(
+        "--every",
+        min=0.5,
+        metavar="SECONDS",
+        help="With --watch: time between refreshes.",
+        show_default=f"{_EVERY_S:g}",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 All = Annotated[bool, typer.Option("--all", help="Show everything that was found.")]
 
@@ -295,6 +305,13 @@ Rest = Annotated[
 ]
 Execute = Annotated[bool, typer.Option("--execute", help="Make the changes, after confirmation.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+
+
+def refresh_s(every_s: float | None, *, watch: bool) -> float:
+    """Return the seconds between refreshes. Raises ConfigError for ``--every`` without ``--watch``."""
+    if every_s is not None and not watch:
+        raise ConfigError("--every needs --watch", "--every")
+    return _EVERY_S if every_s is None else every_s
 
 
 def _finite(seconds: float | None) -> float | None:

@@ -15,6 +15,7 @@ import typer
 
 from connect.cli import main
 from connect.cli.options_and_help import EXAMPLES, GROUPS, Shell, completion, examples, taught, with_current_names
+from connect.core.errors import ConfigError
 
 GROUP: Any = taught(typer.main.get_command(main.app))
 DOCS = Path(__file__).parents[4] / "docs"
@@ -34,6 +35,12 @@ def commands(group: Any = GROUP, above: str = "") -> dict[str, Any]:
 def test_every_command_has_examples_and_every_example_a_command() -> None:
     """A new command gets its examples in ``connect/cli/options_and_help.py``, and its line in ``docs/commands.md``."""
     assert sorted(EXAMPLES) == sorted(commands())
+
+
+@pytest.mark.parametrize("command", ["status", "lag", "offsets"])
+def test_an_interval_without_a_watch_is_refused(command: str) -> None:
+    with pytest.raises(ConfigError, match="--every needs --watch"):
+        GROUP.main([command, "mm2.properties", "--every", "5"], standalone_mode=False)
 
 
 def take(line: str) -> Any:
