@@ -254,19 +254,19 @@ async def test_the_wrong_protocol_is_tried_again_and_named(secured: Secured, lis
 
 
 @pytest.mark.parametrize(
-    ("changes", "kind", "said"),
+    ("changes", "said"),
     [
-        ({"ssl.keystore.location": "/nowhere.pem"}, ConfigError, r"ssl\.keystore\.location /nowhere\.pem cannot be"),
-        ({"ssl.keystore.location": "/"}, ConfigError, r"ssl\.keystore\.location / cannot be read: Is a directory"),
-        ({"ssl.key.password": "guess"}, SecurityError, r"cannot be read; is ssl\.key\.password right\?"),
-        ({"ssl.truststore.password": "guess"}, SecurityError, "does not open with the password given"),
-        ({"sasl.mechanism": "SCRAM-MD5", "security.protocol": "SASL_SSL"}, ConfigError, "'SCRAM-MD5' is unknown; it"),
+        ({"ssl.keystore.location": "/nowhere.pem"}, r"ssl\.keystore\.location /nowhere\.pem cannot be"),
+        ({"ssl.keystore.location": "/"}, r"ssl\.keystore\.location / cannot be read: Is a directory"),
+        ({"ssl.key.password": "guess"}, r"cannot be read; correct ssl\.key\.password"),
+        ({"ssl.truststore.password": "guess"}, "does not open with the password given"),
+        ({"sasl.mechanism": "SCRAM-MD5", "security.protocol": "SASL_SSL"}, "'SCRAM-MD5' is unknown; it"),
     ],
 )
 def test_what_cannot_be_used_is_named_before_anybody_is_dialled(
-    secured: Secured, changes: dict[str, str | None], kind: type[Exception], said: str
+    secured: Secured, changes: dict[str, str | None], said: str
 ) -> None:
-    with pytest.raises(kind, match=said) as caught:
+    with pytest.raises(ConfigError, match=said) as caught:
         by(secured, "MUTUAL", changes)
     assert str(caught.value).startswith("cluster us: ")
     assert "guess" not in str(caught.value)
