@@ -1,8 +1,8 @@
 """Groups of every kind on both sides of a flow, made by Java's consumers: who gets checkpoints, who is moved, who is
 left alone, and what the log says of it.
 
-Long without a short version: only Java's consumers make groups of these kinds, so each group is a JVM of its own, and a
-mirror starts twice. In ``make test`` listings stand for groups, in ``connectors/checkpoint/test_group_checkpoints.py``.
+Only Java's consumers make groups of these kinds, so each group is a JVM of its own: ``make test`` has one group of each
+kind, ``make long`` those with members too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.kit.mirror import Mirror
 from tests.kit.moving import PLAIN, Feed, committed, flows_of, two_flows
 from tests.kit.processes import wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.long]
+pytestmark = pytest.mark.integration
 
 _DEADLINE_S: Final = 240.0
 _POLL_S: Final = 0.5
@@ -48,6 +48,10 @@ class Scene:
         self.topic = self.feed.topics[PLAIN]
         self.alias = flows_of(name)[0].alias
         self.remote = f"{self.alias}.{self.topic}"
+
+    def properties(self) -> dict[str, str]:
+        """Of a mirror of this flow alone."""
+        return {**two_flows(self.us, self.eu, self.name), f"{flows_of(self.name)[1].alias}->eu.enabled": "false"}
 
     def group(self, label: str) -> str:
         return f"{self.name}-{label}"
@@ -108,21 +112,32 @@ def _lines(mirror: Mirror, *parts: str) -> Sequence[str]:
     return [line for line in mirror.log_lines() if all(part in line for part in parts)]
 
 
-def test_groups_are_told_apart(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
-    scene = Scene(us, eu, uuid.uuid4().hex[:6])
-    asyncio.run(scene.feed.make())
-    asyncio.run(scene.feed.write(20))
-    for label, kind in (
-        ("old", CLASSIC),
-        ("new", CONSUMER),
-        ("busy-old", CLASSIC),
-        ("busy-new", CONSUMER),
-        ("both", CLASSIC),
-    ):
+@pytest.fixture
+def scene(us: KafkaCluster, eu: KafkaCluster) -> Scene:
+    """A topic with records, and on us a group of each kind that has read some."""
+    made = Scene(us, eu, uuid.uuid4().hex[:6])
+    asyncio.run(made.feed.make())
+    asyncio.run(made.feed.write(20))
+    made.read("old", CLASSIC)
+    made.read("new", CONSUMER)
+    made.share(made.us, made.topic, "share")
+    return made
+
+
+def test_a_group_of_each_kind(scene: Scene, tmp_path: Path) -> None:
+    with Mirror(scene.properties(), tmp_path) as mirror:
+        mirror.start()
+        for label in ("old", "new"):
+            scene.await_moved(label)
+        mirror.await_line(0, [f"group {scene.group('share')} gets no checkpoints: a share group"], _DEADLINE_S)
+        assert mirror.stop() == 0
+
+
+@pytest.mark.long
+def test_groups_with_members(scene: Scene, tmp_path: Path) -> None:
+    for label, kind in (("busy-old", CLASSIC), ("busy-new", CONSUMER), ("both", CLASSIC)):
         scene.read(label, kind)
-    scene.share(scene.us, scene.topic, "share")
-    properties = dict(two_flows(us.bootstrap, eu.bootstrap, scene.name))
-    properties[f"{flows_of(scene.name)[1].alias}->eu.enabled"] = "false"
+    properties = scene.properties()
     properties[f"{scene.alias}->eu.sync.group.offsets.enabled"] = "false"
     with Mirror(properties, tmp_path) as mirror, ExitStack() as members:
         mirror.start()
@@ -150,7 +165,7 @@ def test_groups_are_told_apart(us: KafkaCluster, eu: KafkaCluster, tmp_path: Pat
             mirror.await_line(start, [f"group {scene.group(label)} is skipped", why], _DEADLINE_S)
         # Their own consumers on eu began at the beginning, and are where they are.
         expected = {scene.group(label) for label in ("old", "new", "busy-old", "busy-new", "both", "reads")}
-        props, groups = {"bootstrap.servers": eu.bootstrap}, re.compile(f"{scene.name}-.*")
+        props, groups = {"bootstrap.servers": scene.eu}, re.compile(f"{scene.name}-.*")
 
         def translated() -> Mapping[str, Any] | None:
             """Once the group that still reads has committed, which its consumer does every five seconds."""

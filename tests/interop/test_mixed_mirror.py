@@ -1,8 +1,6 @@
 """A dedicated mirror of Java's and one of ours as two nodes of one flow: either leads, either stands in for the other.
 
-Java copies at least once, so records may come twice; none is missing. Long without a short version: the starts of
-one mirror of Java's and one of ours alone take longer than a test of ``make test`` may. There ``test_mixed_group.py``
-has a Java member in our group.
+Java copies at least once, so records may come twice; none is missing.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from tests.kit.brokers import KafkaCluster
 from tests.kit.flow_nodes import DEADLINE_S, FlowNodes
 from tests.kit.processes import wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.long]
+pytestmark = pytest.mark.integration
 
 _PROPERTIES: Final = {
     "dedicated.mode.enable.internal.rest": "true",
@@ -29,14 +27,37 @@ _SIGTERM: Final = 143
 _POLL_S: Final = 0.2
 
 
-def test_java_and_ours_share_a_flow(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
-    with FlowNodes(us, eu, tmp_path, nodes=2, java="b", records_per_s=500, properties=_PROPERTIES) as flow:
-        flow.start("a")
-        flow.await_shared("a")
-        flow.start("b")
-        flow.await_shared("a", "b")
-        assert flow.leader() == "a"
-        flow.await_copying("a", "b")
+def _nodes(us: KafkaCluster, eu: KafkaCluster, folder: Path) -> FlowNodes:
+    return FlowNodes(us, eu, folder, nodes=2, java="b", records_per_s=500, properties=_PROPERTIES)
+
+
+def test_java_joins_a_flow_of_ours(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
+    with _nodes(us, eu, tmp_path) as flow:
+        _share(flow)
+        _end(flow)
+
+
+def _share(flow: FlowNodes) -> None:
+    flow.start("a")
+    flow.await_shared("a")
+    flow.start("b")
+    flow.await_shared("a", "b")
+    assert flow.leader() == "a"
+    flow.await_copying("a", "b")
+
+
+def _end(flow: FlowNodes) -> None:
+    flow.writer.stop()
+    report = flow.compare()
+    assert flow.nodes["b"].stop() == _SIGTERM
+    assert flow.nodes["a"].stop() == 0
+    assert report.total("gaps") == report.total("damaged") == 0, report.summary()
+
+
+@pytest.mark.long
+def test_either_stands_in_for_the_other(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
+    with _nodes(us, eu, tmp_path) as flow:
+        _share(flow)
 
         # ours leads, and Java is killed
         flow.nodes["b"].kill()
@@ -59,9 +80,4 @@ def test_java_and_ours_share_a_flow(us: KafkaCluster, eu: KafkaCluster, tmp_path
         flow.make_topic(late)
         wait_until(lambda: f"{late}-0" in flow.assigned(), DEADLINE_S, "the flow has a new topic", _POLL_S)
         flow.await_shared("a", "b")
-
-        flow.writer.stop()
-        report = flow.compare()
-        assert flow.nodes["b"].stop() == _SIGTERM
-        assert flow.nodes["a"].stop() == 0
-        assert report.total("gaps") == report.total("damaged") == 0, report.summary()
+        _end(flow)
