@@ -1,7 +1,7 @@
 """``docs/scale.md``: how many executors a rate needs, by the costs that the bench has measured, and the next limit.
 
 The model is linear. A copier takes some CPU while it runs, and more with bytes, with the batches and the records in
-which they come, and with partitions that only have to be watched. It is fitted to the loads of one run: rows of other
+which they come, and with partitions that only have to be watched. It is fitted to the loads of one day: rows of other
 days are of another version and of a machine that was busy with something else.
 """
 
@@ -20,6 +20,8 @@ from bench.rows import BUSY, IDLE, Ceiling, Held, Partitions, Result, Rows, Run
 
 _GB: Final = 1e9
 _COSTS: Final = 4
+#: A run's id begins with its day.
+_DAY: Final = len("2026-11-01")
 #: So many loads at least: as many as there are costs would be met exactly, whatever they say.
 _LEAST_LOADS: Final = _COSTS + 1
 #: What a loop takes that only receives a GB and sends it on (``python -m bench.floor``), in CPU seconds: no copy of one
@@ -78,35 +80,37 @@ class NoModel(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The costs, the run whose rows carry them, and its loads."""
+    """The costs, the runs of the day whose rows carry them, and their loads."""
 
     costs: Costs
-    run: Run
+    runs: Sequence[Run]
     loads: Sequence[Point]
 
 
 def model(rows: Rows) -> Model:
-    """The model of the run with the most loads, of the later one of two. Raises NoModel."""
-    by_run = {run.id: points(rows, run.id) for run in rows.runs.values()}
-    carrying = max(by_run, key=lambda run: (len(by_run[run]), run), default=None)
+    """The model of the day with the most loads, of the later one of two. Raises NoModel."""
+    by_day = {run.id[:_DAY]: points(rows, run.id[:_DAY]) for run in rows.runs.values()}
+    carrying = max(by_day, key=lambda day: (len(by_day[day]), day), default=None)
     if carrying is None:
         raise NoModel("nothing was measured yet")
-    return Model(fit(by_run[carrying]), rows.runs[carrying], by_run[carrying])
+    runs = [run for run in rows.runs.values() if points(rows, run.id)]
+    return Model(fit(by_day[carrying]), [run for run in runs if run.id.startswith(carrying)], by_day[carrying])
 
 
-def points(rows: Rows, run: str) -> list[Point]:
-    """Of every load of uncompressed batches whose copy was measured in this run.
+def points(rows: Rows, when: str) -> list[Point]:
+    """Of every load of uncompressed batches whose copy was measured in runs whose ids, which are times, begin with
+    ``when``.
 
     To open and compress a GB costs what its records make of it, which is no cost of a GB.
     """
     found = []
     for group in _GROUPS:
         for load in tables.measured(rows, Result, group):
-            of_run = [row for row in rows.of(Result, load.name, tables.OURS) if row.run == run]
+            measured_rows = [row for row in rows.of(Result, load.name, tables.OURS) if row.run.startswith(when)]
             held = rows.of(Held, load.name)
-            if of_run and held and isinstance(load, Load) and load.record_bytes is not None:
+            if measured_rows and held and isinstance(load, Load) and load.record_bytes is not None:
                 a_batch, a_record = _GB / held[0].batch_bytes, _GB / held[0].record_bytes
-                cpu_s, speed = median(map(tables.cpu, of_run)), median(map(tables.speed, of_run))
+                cpu_s, speed = median(map(tables.cpu, measured_rows)), median(map(tables.speed, measured_rows))
                 found.append(Point(load.name, a_batch, a_record, cpu_s, speed / 1000))
     return found
 
@@ -120,7 +124,7 @@ def fit(measured: Sequence[Point]) -> Costs:
     import numpy as np  # takes a while, which only pages need
 
     if len(measured) < _LEAST_LOADS:
-        raise NoModel(f"{_LEAST_LOADS} loads of one run are needed, and the largest run has {len(measured)}")
+        raise NoModel(f"{_LEAST_LOADS} loads of one day are needed, and the fullest day has {len(measured)}")
     rows = [[1.0, point.gb_per_s, point.gb_per_s * point.batches, point.gb_per_s * point.records] for point in measured]
     matrix = np.array(rows) / np.array([[point.cores] for point in measured])
     # What is above the bounds is looked for.
@@ -147,10 +151,9 @@ def _error(costs: Costs, point: Point) -> float:
 
 def fitted_text(found: Model) -> str:
     """Which rows carry the model."""
-    version = found.run.versions.get("Heliograph", "unknown")
-    return (
-        f"Fitted to {len(found.loads)} loads of one run: {found.run.id} UTC, `{found.run.command}`, version {version}."
-    )
+    day = found.runs[0].id[:_DAY]
+    runs = " and ".join(f"`{run.command}` (version {run.versions.get('Heliograph', 'unknown')})" for run in found.runs)
+    return f"Fitted to {len(found.loads)} loads of one day, {day}: {runs}."
 
 
 def partition_cores(rows: Rows, load: str) -> float | None:

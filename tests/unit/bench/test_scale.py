@@ -60,12 +60,12 @@ def test_a_load_that_the_costs_do_not_meet_is_named() -> None:
 
 
 def test_as_many_loads_as_costs_are_too_few() -> None:
-    with pytest.raises(NoModel, match="5 loads of one run are needed, and the largest run has 4"):
+    with pytest.raises(NoModel, match="5 loads of one day are needed, and the fullest day has 4"):
         scale.fit([point(*load) for load in LOADS[:4]])
 
 
-def test_the_model_is_of_the_rows_of_one_run() -> None:
-    """Six loads of a run, a seventh of another that is ten times as dear."""
+def test_the_model_is_of_the_rows_of_one_day() -> None:
+    """Six loads of two runs of a day, a seventh of the next day that is ten times as dear."""
     rows = Rows()
     sizes = {
         "rf3-1-one": (1e3, 1e3),
@@ -79,13 +79,14 @@ def test_the_model_is_of_the_rows_of_one_run() -> None:
     for number, (load, (batch_bytes, record_bytes)) in enumerate(sizes.items(), start=1):
         gb_per_s = number / 20
         cpu_s = COSTS.cores(gb_per_s, 1e9 / batch_bytes, 1e9 / record_bytes) / gb_per_s
-        began, times = ("2026-11-02 10:00:00", 10) if load == "rf3-8-16k" else ("2026-11-01 10:00:00", 1)
+        began, times = ("2026-11-02 10:00:00", 10) if load == "rf3-8-16k" else (f"2026-11-01 1{number % 2}:00:00", 1)
         rows.add(run(began), result(load, "heliograph", 1, gb_per_s * 1e6, times * cpu_s))
         rows.add(run(began), Held(load=load, records=10, record_bytes=record_bytes, batch_bytes=batch_bytes))
     found = scale.model(rows)
-    assert (found.run.id, len(found.loads)) == ("2026-11-01 10:00:00", 6)
+    assert sorted(one.id for one in found.runs) == ["2026-11-01 10:00:00", "2026-11-01 11:00:00"]
+    assert len(found.loads) == 6
     assert found.costs.gb_s == pytest.approx(0.5)
-    assert "6 loads of one run: 2026-11-01 10:00:00 UTC, `python -m bench`" in scale.fitted_text(found)
+    assert "6 loads of one day, 2026-11-01: `python -m bench`" in scale.fitted_text(found)
 
 
 def test_partitions_cost_what_the_long_runs_have_measured() -> None:
