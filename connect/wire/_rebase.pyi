@@ -1,14 +1,10 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 VERSION: int
 
 def plain_run(
     view: memoryview, at: int, room: int, attributes: int, epoch: int, following: int, most_batch_bytes: int
 ) -> tuple[int, int, int, int]: ...
-def rebase_batches(
-    parts: list[bytes | memoryview],
-    view: memoryview,
-    offset: int,
-    first_ms: int,
-    opened: Callable[[bytes], bytes] | None = None,
-) -> tuple[int, int]: ...
+def rebased(
+    regions: Sequence[memoryview], first_ms: int, opened: Callable[[bytes], bytes] | None = None
+) -> tuple[bytearray, int, int]: ...

@@ -1,12 +1,17 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The functions of ``rebase.py``, compiled. See there for arguments, results and errors."""
 
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from crc32c import crc32c as _checksum
+
+cdef extern from "Python.h":
+    object PyMemoryView_FromMemory(char* start, Py_ssize_t size, int flags)
+    enum:
+        PyBUF_READ
 
 cdef enum:
     HEADER_BYTES = 61
@@ -15,7 +20,7 @@ cdef enum:
     PREFIX_BYTES = 21
     MORE_BYTES = 8
 
-VERSION = 2
+VERSION = 3
 
 cdef int64_t NEVER = -(2**63)
 cdef int64_t MOST_SHIFT_MS = 2**61
@@ -138,7 +143,7 @@ def plain_run(
             or <int32_t>u32(p + 12) != epoch
             or count < 1
             or <int32_t>u32(p + 23) != count - 1
-            or <uint32_t>_checksum(view[at + 21 : at + size]) != u32(p + 17)
+            or <uint32_t>_checksum(PyMemoryView_FromMemory(<char*>p + 21, size - 21, PyBUF_READ)) != u32(p + 17)
         ):
             break
         if i64(p + 35) > latest_ms:
@@ -149,43 +154,44 @@ def plain_run(
     return at, number, following, latest_ms
 
 
-def rebase_batches(
-    list parts not None, const uint8_t[::1] view not None, int64_t offset, int64_t first_ms, opened=None
-):
-    cdef Py_ssize_t at = 0, end = view.shape[0], size, number = 0, body_bytes = 0
-    cdef int64_t latest_ms = NEVER, records = 0, following
+def rebased(regions not None, int64_t first_ms, opened=None):
+    cdef Py_ssize_t at, end, size, number = 0, room = HEADER_BYTES
+    cdef int64_t latest_ms = NEVER, offset = 0, following
     cdef list bodies = []
     cdef bytes body
+    cdef bytearray merged
+    cdef const uint8_t[::1] view
     cdef const uint8_t* p
     cdef const uint8_t* records_at
     cdef uint8_t* start
     cdef uint8_t* out
-    while at < end:
-        if at + HEADER_BYTES > end:
-            raise ValueError("a batch is truncated, or its length is wrong")
-        p = &view[at]
-        size = <Py_ssize_t><int32_t>u32(p + 8) + LOG_OVERHEAD_BYTES
-        if size < HEADER_BYTES or at + size > end:
-            raise ValueError("a batch is truncated, or its length is wrong")
-        at += size
-        size -= HEADER_BYTES
-        if opened is not None:
-            body = opened(PyBytes_FromStringAndSize(<const char*>p + HEADER_BYTES, size))
-            bodies.append(body)
-            size = len(body)
-        # A record has at least seven bytes, so a larger count is refused before memory is allocated.
-        if <int32_t>u32(p + 23) < -1 or <int32_t>u32(p + 23) > size:
-            raise ValueError("the records of a batch do not match its header")
-        records += <int32_t>u32(p + 23) + 1
-        body_bytes += size
-    if end == 0:
-        return offset, latest_ms
-    start = <uint8_t*>malloc(body_bytes + PREFIX_BYTES * records + 1)
-    if start == NULL:
-        raise MemoryError
-    try:
-        out, at = start, 0
-        while at < end and out != NULL:
+    for view in regions:
+        at, end = 0, view.shape[0]
+        while at < end:
+            if at + HEADER_BYTES > end:
+                raise ValueError("a batch is truncated, or its length is wrong")
+            p = &view[at]
+            size = <Py_ssize_t><int32_t>u32(p + 8) + LOG_OVERHEAD_BYTES
+            if size < HEADER_BYTES or at + size > end:
+                raise ValueError("a batch is truncated, or its length is wrong")
+            at += size
+            size -= HEADER_BYTES
+            if opened is not None:
+                body = opened(PyBytes_FromStringAndSize(<const char*>p + HEADER_BYTES, size))
+                bodies.append(body)
+                size = len(body)
+            # A record has at least seven bytes, so a larger count is refused before memory is allocated.
+            if <int32_t>u32(p + 23) < -1 or <int32_t>u32(p + 23) > size:
+                raise ValueError("the records of a batch do not match its header")
+            room += size + PREFIX_BYTES * (<Py_ssize_t><int32_t>u32(p + 23) + 1)
+    # Only the header's bytes are filled with zeros, because all would take as long as the records.
+    merged = PyByteArray_FromStringAndSize(NULL, room)
+    start = <uint8_t*>PyByteArray_AS_STRING(merged)
+    memset(start, 0, HEADER_BYTES)
+    out = start + HEADER_BYTES
+    for view in regions:
+        at, end = 0, view.shape[0]
+        while at < end:
             p = &view[at]
             size = <Py_ssize_t><int32_t>u32(p + 8) + LOG_OVERHEAD_BYTES
             at += size
@@ -200,10 +206,8 @@ def rebase_batches(
                 latest_ms = i64(p + 35)
             following = offset + <int32_t>u32(p + 23) + 1
             out = rebase(records_at, records_at + size, out, offset, following, less(i64(p + 27), first_ms))
+            if out == NULL:
+                raise ValueError("the records of a batch do not match its header")
             offset = following
-        if out == NULL:
-            raise ValueError("the records of a batch do not match its header")
-        parts.append(PyBytes_FromStringAndSize(<char*>start, out - start))
-    finally:
-        free(start)
-    return offset, latest_ms
+    PyByteArray_Resize(merged, out - start)
+    return merged, offset, latest_ms

@@ -98,19 +98,15 @@ def _merged(
     level: int | None,
 ) -> bytearray:
     codec, first = attributes & wire.CODEC_MASK, wire.read_header(regions[0])
-    first_ms, latest_ms = first.base_timestamp, list[int]()
-    parts: list[bytes | memoryview] = [b""]
-    offset = 0
     opener = _Opener(first.codec) if first.codec else None
-    for region in regions:
-        offset, its_ms = rebase.rebase_batches(parts, memoryview(region), offset, first_ms, opener)
-        latest_ms.append(its_ms)
+    views = [memoryview(region) for region in regions]
+    merged: bytearray
+    merged, count, latest_ms = rebase.rebased(views, first.base_timestamp, opener)
     if codec:
-        parts = [b"", records.compress(b"".join(parts), codec, level)]
-    length = wire.HEADER_BYTES - wire.LOG_OVERHEAD_BYTES + sum(map(len, parts))
-    times, producer = (first_ms, max(latest_ms)), (producer_id, producer_epoch, base_sequence)
-    parts[0] = _HEADER.pack(0, length, -1, 2, 0, attributes, offset - 1, *times, *producer, offset)
-    merged = bytearray().join(parts)
+        merged[wire.HEADER_BYTES :] = records.compress(bytes(memoryview(merged)[wire.HEADER_BYTES :]), codec, level)
+    length = len(merged) - wire.LOG_OVERHEAD_BYTES
+    times, producer = (first.base_timestamp, latest_ms), (producer_id, producer_epoch, base_sequence)
+    _HEADER.pack_into(merged, 0, 0, length, -1, 2, 0, attributes, count - 1, *times, *producer, count)
     _CRC.pack_into(merged, 17, wire.checksum(merged))
     return merged
 

@@ -11,7 +11,7 @@ Lengths and deltas are zigzag varints (Kafka ``DefaultRecord``). Deltas are rela
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import crc32c
@@ -19,7 +19,7 @@ import crc32c
 from connect.wire.fetch_produce import uvarint
 
 #: Of these functions: a compiled module of another version is not used.
-VERSION: Final = 2
+VERSION: Final = 3
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _HEADER_BYTES: Final = 61
 _LOG_OVERHEAD_BYTES: Final = 12
@@ -78,34 +78,32 @@ def plain_run(
     return at, number, following, latest_ms
 
 
-def rebase_batches(
-    parts: list[bytes | memoryview],
-    view: memoryview,
-    offset: int,
-    first_ms: int,
-    opened: Callable[[bytes], bytes] | None = None,
-) -> tuple[int, int]:
-    """Append the records of the batches in ``view``, with offset deltas from ``offset`` and timestamps relative to
-    ``first_ms``; ``opened`` decompresses the records of a batch. Returns the next delta and the latest timestamp in the
-    headers. Raises ValueError if the lengths in batches or records are wrong, and what ``opened`` raises."""
-    at, end = 0, len(view)
-    latest_ms = -(2**63)
-    while at < end:
-        if at + _HEADER_BYTES > end:
-            raise ValueError("a batch is truncated, or its length is wrong")
-        _, length, _, _, _, _, last, base_ms, its_ms, _, _, _, _ = _HEADER.unpack_from(view, at)
-        behind = at + length + _LOG_OVERHEAD_BYTES
-        if not at + _HEADER_BYTES <= behind <= end:
-            raise ValueError("a batch is truncated, or its length is wrong")
-        if its_ms > latest_ms:
-            latest_ms = its_ms
-        following = offset + last + 1
-        records = view[at + _HEADER_BYTES : behind]
-        if opened is not None:
-            records = memoryview(opened(bytes(records)))
-        _rebase_records(parts, records, offset, following, base_ms - first_ms)
-        at, offset = behind, following
-    return offset, latest_ms
+def rebased(
+    regions: Sequence[memoryview], first_ms: int, opened: Callable[[bytes], bytes] | None = None
+) -> tuple[bytearray, int, int]:
+    """Return the records of the batches in ``regions`` behind 61 bytes for a header, their number, and the latest
+    timestamp in the headers. Timestamps are relative to ``first_ms``; ``opened`` decompresses the records of a batch.
+    Raises ValueError (or IndexError) if the lengths in batches or records are wrong, and what ``opened`` raises."""
+    parts: list[bytes | memoryview] = [bytes(_HEADER_BYTES)]
+    count, latest_ms = 0, -(2**63)
+    for view in regions:
+        at, end = 0, len(view)
+        while at < end:
+            if at + _HEADER_BYTES > end:
+                raise ValueError("a batch is truncated, or its length is wrong")
+            _, length, _, _, _, _, last, base_ms, its_ms, _, _, _, _ = _HEADER.unpack_from(view, at)
+            behind = at + length + _LOG_OVERHEAD_BYTES
+            if not at + _HEADER_BYTES <= behind <= end:
+                raise ValueError("a batch is truncated, or its length is wrong")
+            if its_ms > latest_ms:
+                latest_ms = its_ms
+            following = count + last + 1
+            records = view[at + _HEADER_BYTES : behind]
+            if opened is not None:
+                records = memoryview(opened(bytes(records)))
+            _rebase_records(parts, records, count, following, base_ms - first_ms)
+            at, count = behind, following
+    return bytearray().join(parts), count, latest_ms
 
 
 def _rebase_records(

@@ -244,8 +244,9 @@ _WEIGHT: Final = 0.2
 _FORGETS: Final = 0.01
 #: Fewer records say little about the cost of one.
 _SAMPLE_RECORDS: Final = 32
-#: Batches up to this size cost more alone than merged: a producer that does not linger sends a few records in each.
-SMALL_BATCH_BYTES: Final = 2048
+#: Batches up to this size cost more alone than merged, also where records are rewritten or opened in Python: a producer
+#: that does not linger sends a few records in each.
+_SMALL_BATCH_BYTES: Final = 2048
 #: One merge blocks the event loop no longer than this.
 _MOST_COST_S: Final = 0.015
 #: Small batches form pieces of this fraction of a full batch, so that the rest of one answer is sent with the beginning
@@ -275,11 +276,12 @@ class Merging:
         """Return the largest size of a source batch that is sent with others of its ``codec``, and of all together. A
         compressed batch is merged if opening it costs less than sending it alone."""
         piece_bytes = self.most_bytes // _PIECES
-        if not codec and not self._compression.codec:
-            return SMALL_BATCH_BYTES, piece_bytes
-        cost_s = self._costs_s[codec > 0]
-        small_bytes = min(SMALL_BATCH_BYTES, int(self._saved_s / cost_s)) if codec else SMALL_BATCH_BYTES
-        return small_bytes, min(piece_bytes, int(_MOST_COST_S / cost_s))
+        if codec or self._compression.codec:
+            cost_s = self._costs_s[codec > 0]
+            piece_bytes = min(piece_bytes, int(_MOST_COST_S / cost_s))
+            if codec:
+                return min(_SMALL_BATCH_BYTES, int(self._saved_s / cost_s)), piece_bytes
+        return (piece_bytes // 2 if IS_COMPILED else _SMALL_BATCH_BYTES), piece_bytes
 
     def opens(self, outgoing: Outgoing) -> bool:
         """Return whether sending it needs its records, merged or not."""

@@ -20,7 +20,7 @@ from tests.kit.logs import TargetPartition, copy_all, fetched, plan, source_batc
 
 #: What one batch less is worth where waiting costs more than any merging, in seconds.
 MUCH_S = 1.0
-WORTH = 1 << 20
+WORTH = 1 << 16
 GZIP, ZSTD = Compression(1), Compression(4, 19)
 
 
@@ -86,6 +86,17 @@ def test_small_batches_that_came_together_are_one_whatever_it_saves() -> None:
     assert counted(machine) == {"merged with others": 20}
 
 
+def test_batches_that_fit_twice_in_a_piece_travel_together() -> None:
+    pytest.importorskip("connect.wire._rebase")
+    machine, target = copier(1 << 20, 1 << 20), TargetPartition()
+    machine.take(fetched(*(large(first, 15) for first in range(0, 120, 15))))
+    assert [outgoing.count for outgoing in machine._queue] == [60, 60]
+    machine.take(fetched(large(120, 40), large(160, 40)))
+    assert [outgoing.count for outgoing in machine._queue] == [60, 60, 40, 40]
+    assert sent(machine, target) == [200]
+    assert offsets_of(target) == list(range(200))
+
+
 def test_two_small_batches_that_came_together_count_as_merged() -> None:
     machine, target = copier(compression=ZSTD), TargetPartition()
     machine.take(fetched(source_batch([0]), source_batch([1])))
@@ -101,7 +112,7 @@ def test_a_batch_that_is_merged_with_a_rebuilt_one_counts_as_merged() -> None:
 
 
 def test_what_is_left_of_one_answer_is_sent_with_the_beginning_of_the_next() -> None:
-    machine, target = copier(), TargetPartition()
+    machine, target = copier(1 << 20, 1 << 20), TargetPartition()
     first, second = ([large(offset, 1) for offset in range(at, at + 1500)] for at in (0, 1500))
     machine.take(fetched(*first))
     machine.take(fetched(*second))
