@@ -157,11 +157,10 @@ class Verification:
         count = max(self._options.tasks, 1)
         async with Scope(f"verify {self._flow}") as scope:
             tasks = [scope.spawn(self._task(), f"verification task {index}") for index in range(count)]
-            beside = [scope.spawn(self._store_forever(), "store"), scope.spawn(self._show_forever(everyone), "show")]
+            scope.spawn(self._store_forever(), "store")
+            scope.spawn(self._show_forever(everyone), "show")
             is_late = not await _all_of(tasks, deadline_s)
-            for one in beside:
-                one.cancel()
-            await self._store()
+        await self._store()  # also what a store has put back that the end of the scope has cancelled
         read_s = self._spent_s()
         self._show(self._progress(everyone))
         unread += [f"{one.source}: {one.failure}" for one in scopes if one.failure]

@@ -24,7 +24,7 @@ from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
 from connectors.source.positions.position_store import MirrorPositionStore, StoreSettings
 from connectors.source.positions.stored_positions import Commit
-from tests.kit.mirror import SMALL
+from tests.kit.mirror import SMALL, write_properties
 from tests.kit.moving import commit, committed
 from tests.kit.topics import make_topics
 
@@ -63,7 +63,7 @@ class Copied:
             **SMALL,
             **{key.replace("_", "."): value for key, value in more.items()},
         }
-        self.file.write_text("".join(f"{key} = {value}\n" for key, value in properties.items()))
+        write_properties(self.file, properties)
 
     def arguments(self, **more: Any) -> FailoverArguments:
         return FailoverArguments(self.file, None, self.eu, as_json=True, timeout_s=300, **more)

@@ -14,7 +14,7 @@ from aiokafka.structs import ConsumerRecord
 
 from connect.kafka.log.committed_offsets import Committed, committed
 from tests.kit.groups import cluster_at
-from tests.kit.mirror import Mirror
+from tests.kit.mirror import Mirror, write_properties
 
 #: A member that is killed is missed after six seconds, a round is known of after half a one.
 QUICK = {
@@ -34,7 +34,7 @@ def maker_1(directory: Path, sources: Sequence[Mapping[str, str]], target: Mappi
     command = [str(Path(sys.executable).parent / "kafka-mirror-maker"), *options]
     for number, properties in enumerate(sources):
         file = directory / f"consumer{number}.properties"
-        file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        write_properties(file, properties)
         command += ["--consumer.config", str(file)]
     return Mirror(target, directory, [*command, "--producer.config"])
 

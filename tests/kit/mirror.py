@@ -93,6 +93,10 @@ def in_sync(target_nodes: int) -> dict[str, str]:
     return {"min.insync.replicas": str(min(2, target_nodes))}
 
 
+def write_properties(file: Path, properties: Mapping[str, str]) -> None:
+    file.write_text("".join(f"{key} = {value}\n" for key, value in properties.items()))
+
+
 _WORKER: Final = "worker"
 #: Users are promised less; here a machine may be very busy.
 STOP_DEADLINE_S: Final = 120.0
@@ -127,7 +131,7 @@ class Mirror:
 
     def configure(self, properties: Mapping[str, str]) -> None:
         """Write the file anew, for the next start."""
-        self.properties_file.write_text("".join(f"{key} = {value}\n" for key, value in properties.items()))
+        write_properties(self.properties_file, properties)
 
     def start(self) -> None:
         Mirror.started += not self._pid

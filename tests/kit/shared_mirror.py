@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,13 +20,15 @@ from tests.kit.proxy import FaultProxy
 
 #: The target's name in flows from the source under these names.
 TARGET: Final = "eu"
-SHAPES, LIVE, REST, RACKS = "shop", "live", "seen", "racks"
+SHAPES, LIVE, REST, CHANGES, RACKS = "shop", "live", "seen", "changes", "racks"
 #: In the names of the two flows of groups, and of their topics and groups.
 GROUPS: Final = "groups"
 #: The flow under exactly-once, and its name for the target.
 ONCE, ONCE_TARGET = "vault", "once"
 #: The flow with a query, the second name of its source, and its name for the target.
 MASKED, MASKED_OTHER, MASKED_TARGET = "cards", "cards-other", "masked"
+#: Behind the names of clusters, topic and groups in the runbooks, which have a flow each way.
+OF_PAGES: Final = "xpages"
 #: Listeners of the target that only the flows to the target's other names use, by which tests find their slices.
 ONCE_LISTENER, MASKED_LISTENER = "ONCE", "MASKED"
 LISTENERS: Final = {ONCE_LISTENER: "PLAINTEXT", MASKED_LISTENER: "PLAINTEXT"}
@@ -74,6 +77,26 @@ def start_shared(us: KafkaCluster, eu: KafkaCluster, directory: Path) -> Iterato
         assert not [line for line in mirror.log_lines() if "Traceback" in line]
 
 
+def pages_flows(bootstrap: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of the flows between two clusters, both ways, by their aliases and brokers."""
+    of_each = {
+        "enabled": "true",
+        "topics": f"orders{OF_PAGES}",
+        "groups": f"orders-.*{OF_PAGES}",
+        "emit.checkpoints.enabled": "true",
+        "emit.checkpoints.interval.seconds": "1",
+        "refresh.groups.interval.seconds": "1",
+    }
+    properties = {f"{alias}.bootstrap.servers": address for alias, address in bootstrap.items()}
+    for source, target in itertools.permutations(bootstrap):
+        properties |= _calm(target) | {f"{source}->{target}.{key}": value for key, value in of_each.items()}
+    return properties
+
+
+def _calm(target: str) -> dict[str, str]:
+    return {key.replace("eu.", f"{target}.", 1): value for key, value in CALM.items() if key.startswith("eu.")}
+
+
 def _start_racks(exits: contextlib.ExitStack) -> Racks:
     proxies: dict[int, FaultProxy] = {}
 
@@ -88,11 +111,11 @@ def _start_racks(exits: contextlib.ExitStack) -> Racks:
 
 def _properties(us: KafkaCluster, eu: KafkaCluster, racks: Racks, port: int) -> dict[str, str]:
     groups = flows_of(GROUPS)
-    plain = [SHAPES, LIVE, REST, *(flow.alias for flow in groups)]
+    plain = [SHAPES, LIVE, REST, CHANGES, *(flow.alias for flow in groups)]
     aliases = [*plain, ONCE, MASKED, MASKED_OTHER]
     flows = [f"{alias}->{TARGET}" for alias in (*plain, RACKS)]
     properties = {
-        "clusters": ", ".join([*aliases, RACKS, TARGET, ONCE_TARGET, MASKED_TARGET]),
+        "clusters": ", ".join([*aliases, RACKS, f"us{OF_PAGES}", f"eu{OF_PAGES}", TARGET, ONCE_TARGET, MASKED_TARGET]),
         **{f"{alias}.bootstrap.servers": us.bootstrap for alias in aliases},
         f"{RACKS}.bootstrap.servers": racks.cluster.proxied_bootstrap,
         f"{TARGET}.bootstrap.servers": eu.bootstrap,
@@ -102,14 +125,16 @@ def _properties(us: KafkaCluster, eu: KafkaCluster, racks: Racks, port: int) -> 
         **SMALL,
         **CALM,
         "eu.offset.flush.interval.ms": "200",
+        "eu.audit.enable": "true",
         "dedicated.mode.enable.public.rest": "true",
         "listeners": f"http://{HOST}:{port}",
         "refresh.topics.interval.seconds": "1",
         NO_SUCH_KEY: "1",
     }
     for name in (ONCE_TARGET, MASKED_TARGET):
-        properties |= {key.replace("eu.", f"{name}.", 1): value for key, value in CALM.items() if key.startswith("eu.")}
+        properties |= _calm(name)
     properties |= masking(MASKED, MASKED_OTHER, MASKED_TARGET)
+    properties |= pages_flows({f"us{OF_PAGES}": us.bootstrap, f"eu{OF_PAGES}": eu.bootstrap})
     properties |= {
         f"{SHAPES}->eu.topics": r"shape-.*, mm2-x.*, mm2-offsets.*",
         f"{SHAPES}->eu.consumer.isolation.level": "read_committed",
@@ -121,6 +146,7 @@ def _properties(us: KafkaCluster, eu: KafkaCluster, racks: Racks, port: int) -> 
         f"{REST}->eu.emit.heartbeats.enabled": "true",
         f"{REST}->eu.emit.checkpoints.enabled": "true",
         f"{REST}->eu.lag.interval.ms": "300",
+        f"{CHANGES}->eu.topics": f"{CHANGES}-.*",
         f"{RACKS}->eu.topics": RACKS_TOPIC,
         f"{RACKS}.consumer.client.rack": "b",
         f"{ONCE_TARGET}.exactly.once.source.support": "enabled",

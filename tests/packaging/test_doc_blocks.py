@@ -27,7 +27,7 @@ _TAKEN: Final = f"{_CLI}test_options_and_help.py"
 _SHOWN: Final = f"{_CLI}test_documented_output.py"
 _STRIMZI: Final = f"{_CLI}commands/test_offsets.py"
 _HEARTBEAT: Final = "tests/unit/connectors/test_heartbeat.py"
-_RUNBOOKS: Final = "tests/integration/test_runbooks.py"
+_RUNBOOKS: Final = "tests/integration/flows/test_runbooks.py"
 _OVER_REST: Final = "tests/integration/flows/test_over_rest.py"
 #: How blocks begin, by page; the file that tests them, or why none does. The first that fits counts.
 TESTS: Final[dict[str, dict[str, str]]] = {

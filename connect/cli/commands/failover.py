@@ -24,8 +24,8 @@ from connect.core.errors import ConfigError
 from connect.core.wording import counted, named, parsed_time_ms
 
 if TYPE_CHECKING:
-    from connect.cli.commands.failover_proof import CopyVerifier
     from connect.cli.commands.rest_client import RestControl
+    from connect.cli.commands.verify import CopyVerifier
     from connectors.config.mm2_properties import MirrorMakerConfig
     from connectors.failover.clusters_and_lease import Site
     from connectors.failover.execute import Failover
@@ -296,7 +296,7 @@ def _verifier(arguments: FailoverArguments) -> CopyVerifier | None:
     """Return what verifies the copy of the flow; None if that is not wanted."""
     if not arguments.verifies and arguments.verify_within_s is None:
         return None
-    from connect.cli.commands.failover_proof import CopyVerifier
+    from connect.cli.commands.verify import CopyVerifier
     from connectors.config.mm2_properties import Flow, load
 
     assert arguments.source is not None

@@ -8,6 +8,8 @@ import logging
 import os
 import re
 import sys
+import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,7 +19,7 @@ from typing import Final
 from connect.cli.console import EXIT_ERROR, EXIT_FOUND, EXIT_OK, stop_signals
 from connect.cli.daemons.spark import spark_for_verification
 from connect.core.errors import ConfigError, RetriableError
-from connect.core.wording import counted, parsed_time_ms
+from connect.core.wording import age_text, counted, parsed_time_ms
 from connect.kafka.concurrency import is_set_within, unless
 from connect.runtime.plugins.plugin_registry import Plugins
 from connectors.config.mm2_properties import Flow, chosen_flows
@@ -36,6 +38,8 @@ _AGAIN_S: Final = 5.0
 _CLEAR: Final = "\r\x1b[K"
 _WIDTH: Final = 79
 _FORMS: Final = (".txt", ".json", ".html")
+#: Between two lines of progress of a failover.
+_EACH_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +174,37 @@ def _show_line(progress: Progress) -> None:
         elif progress.offsets >= progress.offsets_total:  # stays between two passes of --watch
             line = f"{progress.flow}: verified what was copied by {datetime.now(UTC):%H:%M:%S} UTC{found}"
         print(f"{_CLEAR}{line[:_WIDTH]}", end="", file=sys.stderr, flush=True)
+
+
+class CopyVerifier:
+    """Verifies what a flow has copied, between drain and move of ``heliograph failover --verify``, in a Spark of the
+    command. :meth:`begin` starts Spark in the background, :meth:`stop` ends it.
+
+    Raises the errors of :func:`connect.cli.daemons.spark.spark_for_verification`.
+    """
+
+    def __init__(self, flow: Flow, report: Callable[[str], None]) -> None:
+        self._flow = flow
+        self._report = report
+        self._tasks, self._engine = spark_for_verification(flow, None)
+        self._shown_s = 0.0
+
+    def begin(self) -> None:
+        self._engine.begin()
+
+    async def stop(self) -> None:
+        await self._engine.stop()
+
+    async def __call__(self, within_s: float | None) -> VerificationResult:
+        """Verify from where the last run ended, for at most ``within_s``. Errors are those of
+        :meth:`connectors.verification.run.Verification.run`."""
+        options = VerifyOptions(tasks=self._tasks, within_s=within_s)
+        self._shown_s = time.monotonic()
+        async with verifying(self._flow, self._engine, options, Plugins.discover().find, self._show) as verification:
+            return await verification.run()
+
+    def _show(self, progress: Progress) -> None:
+        if time.monotonic() - self._shown_s >= _EACH_S and progress.offsets_total:
+            self._shown_s = time.monotonic()
+            left = "" if progress.left_s < 0 else f", {age_text(round(progress.left_s * 1000))} left"
+            self._report(f"{progress.flow}: {progress.offsets / progress.offsets_total:.0%} verified{left}")

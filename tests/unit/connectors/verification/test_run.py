@@ -230,3 +230,28 @@ async def test_what_could_not_be_stored_is_stored_later(verification: Verificati
     verification._unstored.update(cast(Any, {"b": 2}))
     await verification._store()
     assert stored.values == {"a": 1, "b": 2}
+
+
+async def test_what_is_being_stored_as_a_run_ends_is_stored(
+    verification: Verification, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next run compares it again."""
+    stored(verification)
+    records, storing = cast(Any, verification._records), asyncio.Event()
+    at_once = records.store
+
+    async def slow(values: Mapping[object, object]) -> None:
+        if not storing.is_set():
+            storing.set()
+            await asyncio.Event().wait()
+        await at_once(values)
+
+    async def found_last() -> None:
+        verification._unstored[TopicPartition("t", 0)] = None
+        await storing.wait()
+
+    monkeypatch.setattr(run, "_STORE_S", 0)
+    monkeypatch.setattr(records, "store", slow)
+    monkeypatch.setattr(verification, "_task", found_last)
+    assert (await verification.run()).is_complete
+    assert records.values == {TopicPartition("t", 0): None}

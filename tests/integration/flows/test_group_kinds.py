@@ -28,6 +28,7 @@ from tests.kit.java_program import java_command
 from tests.kit.mirror import Mirror
 from tests.kit.moving import PLAIN, Feed, committed, flows_of, two_flows
 from tests.kit.processes import wait_until
+from tests.kit.shared_mirror import GROUPS, SharedMirror
 
 pytestmark = pytest.mark.integration
 
@@ -40,11 +41,11 @@ _PROTOCOL: Final = {CLASSIC: "classic", CONSUMER: "consumer"}
 
 
 class Scene:
-    """A flow of one topic, and names of groups."""
+    """A topic of the flow of a name, and names of groups."""
 
     def __init__(self, us: KafkaCluster, eu: KafkaCluster, name: str) -> None:
         self.us, self.eu, self.name = us.bootstrap, eu.bootstrap, name
-        self.feed = Feed(us.bootstrap, name)
+        self.feed = Feed(us.bootstrap, f"kinds-{name}")
         self.topic = self.feed.topics[PLAIN]
         self.alias = flows_of(name)[0].alias
         self.remote = f"{self.alias}.{self.topic}"
@@ -112,10 +113,9 @@ def _lines(mirror: Mirror, *parts: str) -> Sequence[str]:
     return [line for line in mirror.log_lines() if all(part in line for part in parts)]
 
 
-@pytest.fixture
-def scene(us: KafkaCluster, eu: KafkaCluster) -> Scene:
+def _prepared(us: KafkaCluster, eu: KafkaCluster, name: str) -> Scene:
     """A topic with records, and on us a group of each kind that has read some."""
-    made = Scene(us, eu, uuid.uuid4().hex[:6])
+    made = Scene(us, eu, name)
     asyncio.run(made.feed.make())
     asyncio.run(made.feed.write(20))
     made.read("old", CLASSIC)
@@ -124,17 +124,16 @@ def scene(us: KafkaCluster, eu: KafkaCluster) -> Scene:
     return made
 
 
-def test_a_group_of_each_kind(scene: Scene, tmp_path: Path) -> None:
-    with Mirror(scene.properties(), tmp_path) as mirror:
-        mirror.start()
-        for label in ("old", "new"):
-            scene.await_moved(label)
-        mirror.await_line(0, [f"group {scene.group('share')} gets no checkpoints: a share group"], _DEADLINE_S)
-        assert mirror.stop() == 0
+def test_a_group_of_each_kind(shared: SharedMirror) -> None:
+    scene = _prepared(shared.us, shared.eu, GROUPS)
+    for label in ("old", "new"):
+        scene.await_moved(label)
+    shared.mirror.await_line(0, [f"group {scene.group('share')} gets no checkpoints: a share group"], _DEADLINE_S)
 
 
 @pytest.mark.long
-def test_groups_with_members(scene: Scene, tmp_path: Path) -> None:
+def test_groups_with_members(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
+    scene = _prepared(us, eu, uuid.uuid4().hex[:6])
     for label, kind in (("busy-old", CLASSIC), ("busy-new", CONSUMER), ("both", CLASSIC)):
         scene.read(label, kind)
     properties = scene.properties()

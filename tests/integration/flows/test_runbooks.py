@@ -1,4 +1,4 @@
-"""The commands of the runbooks about failover, run as they stand, page after page, against one mirror both ways."""
+"""The commands of the runbooks about failover, run as they stand, page after page, against a mirror both ways."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 import shlex
-import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -18,17 +17,16 @@ from typer.testing import CliRunner
 
 from connect.cli.commands.rest_client import RestClient, WorkerRefused, WorkerUnreachable
 from connect.cli.main import app
-from connect.embedded import cluster_config
-from connect.embedded.brokers import KafkaCluster
 from tests.interop.flow import read_all
-from tests.kit.mirror import CALM, SMALL, Mirror
+from tests.kit.mirror import SMALL, write_properties
 from tests.kit.moving import commit
 from tests.kit.processes import wait_until
+from tests.kit.shared_mirror import OF_PAGES, SharedMirror, pages_flows
 from tests.kit.topics import make_topics
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-_PAGES: Final = Path(__file__).parents[2] / "docs" / "runbooks"
+_PAGES: Final = Path(__file__).parents[3] / "docs" / "runbooks"
 _COMMANDS: Final = "../command-output.md"
 #: In that page, from here on, one of the clusters is gone.
 _GONE: Final = 5
@@ -76,39 +74,22 @@ def is_shown(line: str, output: list[str]) -> bool:
 
 
 class Stage:
-    """Clusters called us and eu in the pages; topic, groups and aliases have a name of this run behind them."""
+    """Clusters called us and eu in the pages; topic, groups and aliases have the name of these flows behind them."""
 
-    def __init__(self, us: KafkaCluster, eu: KafkaCluster, directory: Path) -> None:
-        self.name = f"x{uuid.uuid4().hex[:6]}"
+    def __init__(self, shared: SharedMirror, directory: Path) -> None:
+        self.name = OF_PAGES
         self.us, self.eu = f"us{self.name}", f"eu{self.name}"
-        self.bootstrap = {self.us: us.bootstrap, self.eu: eu.bootstrap}
+        self.bootstrap = {self.us: shared.us.bootstrap, self.eu: shared.eu.bootstrap}
         self.topic = f"orders{self.name}"
-        port = cluster_config.choose(1)[0]
-        self.url = f"http://{cluster_config.HOST}:{port}"
-        self.mirror = Mirror(self._properties(port, self.bootstrap), directory)
-        self._gone = self._properties(port, {**self.bootstrap, self.us: _NOWHERE})
-        self._here = self._properties(port, self.bootstrap)
-
-    def _properties(self, port: int, bootstrap: Mapping[str, str]) -> dict[str, str]:
-        return {
-            "clusters": f"{self.us}, {self.eu}",
-            **{f"{alias}.bootstrap.servers": address for alias, address in bootstrap.items()},
-            f"{self.us}->{self.eu}.enabled": "true",
-            f"{self.eu}->{self.us}.enabled": "true",
-            "topics": self.topic,
-            "groups": f"orders-.*{self.name}",
-            **SMALL,
-            **{key.replace("eu.", f"{alias}."): value for alias in bootstrap for key, value in CALM.items()},
-            "emit.checkpoints.enabled": "true",
-            "emit.checkpoints.interval.seconds": "1",
-            "refresh.groups.interval.seconds": "1",
-            "listeners": f"http://{cluster_config.HOST}:{port}",
-            "dedicated.mode.enable.public.rest": "true",
-        }
+        self.url = shared.url
+        self.file = directory / "mm2.properties"
+        self.lose_us(is_gone=False)
 
     def lose_us(self, *, is_gone: bool) -> None:
-        """In the file, which commands read; the mirror has read it."""
-        self.mirror.configure(self._gone if is_gone else self._here)
+        """In the file that commands read; the mirror has another."""
+        flows = pages_flows({**self.bootstrap, self.us: _NOWHERE} if is_gone else self.bootstrap)
+        rest = {"listeners": self.url, "dedicated.mode.enable.public.rest": "true"}
+        write_properties(self.file, {"clusters": f"{self.us}, {self.eu}", **SMALL, **flows, **rest})
 
     def write(self, alias: str, count: int) -> None:
         async def send() -> None:
@@ -126,7 +107,7 @@ class Stage:
         return len(asyncio.run(read_all(self.bootstrap[alias], topic)))
 
     def report(self, kind: str, **query: str) -> Any:
-        """Of the checkpoint connector of us->eu, without the name of this run."""
+        """Of the checkpoint connector of us->eu, with the names of the pages."""
         path = f"/connectors/MirrorCheckpointConnector/{kind}?{urlencode(query)}"
         with RestClient(f"{self.url}/{self.us}/{self.eu}") as worker:
             return self.named_as_in_pages(worker.ask("GET", path))
@@ -172,7 +153,7 @@ class Stage:
             "us": self.us,
             "eu": self.eu,
             "us->eu": f"{self.us}->{self.eu}",
-            "mm2.properties": str(self.mirror.properties_file),
+            "mm2.properties": str(self.file),
             "orders": self.topic,
             "orders-mail": f"orders-mail{self.name}",
             "orders-.*": f"orders-.*{self.name}",
@@ -180,57 +161,54 @@ class Stage:
         return known.get(word, word.replace("http://localhost:8083", self.url))
 
     def _as_in_the_page(self, line: str) -> str:
-        here = {f"{self.mirror.properties_file.parent}/": "", self.name: "", _NOWHERE: "us:9092"}
+        here = {f"{self.file.parent}/": "", self.name: "", _NOWHERE: "us:9092"}
         for word, of_page in here.items():
             line = line.replace(word, of_page)
         return _FILL.sub(" ", line).strip()
 
 
 def test_the_commands_of_the_pages_do_and_say_what_the_pages_say(
-    us: KafkaCluster, eu: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared: SharedMirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    stage = Stage(us, eu, tmp_path)
+    stage = Stage(shared, tmp_path)
     for address in stage.bootstrap.values():
         asyncio.run(make_topics(address, {stage.topic: 1}))
     stage.write(stage.us, _RECORDS)
     stage.place(stage.us, stage.topic, 10, 16)
     remote = f"{stage.us}.{stage.topic}"
-    with stage.mirror as mirror:
-        mirror.start()
-        stage.await_running()
-        wait_until(lambda: stage.records(stage.eu, remote) == _RECORDS, _DEADLINE_S, "all is copied", 0.3)
-        checkpoints = f"{stage.us}.checkpoints.internal"
-        wait_until(lambda: stage.records(stage.eu, checkpoints) >= 2, _DEADLINE_S, "checkpoints are written", 0.3)
-        wait_until(lambda: lag_of(stage).count("no lag") == 2, _DEADLINE_S, "both positions are stored", 0.3)
-        stage.play(_COMMANDS, slice(0, -_GONE))
-        stage.lose_us(is_gone=True)
-        stage.play(_COMMANDS, slice(-_GONE, None))
-        stage.lose_us(is_gone=False)
-        the_dashboard_plans_what_the_command_plans(stage)
-        stage.play("planned-failover.md", slice(0, 2))
-        wait_until(lambda: stage.words()["Drain and move"] == "moved", _DEADLINE_S, "the report says what moved", 1)
-        assert (stage.words()["Undo"], stage.words()["Go or no-go"]) == ("possible", "go")
-        stage.play("planned-failover.md", slice(2, None))
-        stage.resume()
-        stage.await_running()
-        stage.lose_us(is_gone=True)
-        stage.play("unplanned-failover.md", slice(0, 2))
-        stage.lose_us(is_gone=False)
-        stage.write(stage.us, 3)
-        stage.play("unplanned-failover.md", slice(2, None), {"unreplicated": 2})
-        stage.place(stage.eu, remote, 12, 20)
-        stage.play("failback.md")
-        wait_until(lambda: stage.records(stage.eu, remote) == _RECORDS + 3, _DEADLINE_S, "what stayed is copied", 0.3)
-        stage.play("migration.md", slice(1, None))
-        wait_until(lambda: lag_of(stage).count("no lag") == 2, _DEADLINE_S, "the position is stored", 0.3)
-        stage.play("migration.md", slice(0, 1))
-        assert mirror.stop() == 0
+    stage.await_running()
+    wait_until(lambda: stage.records(stage.eu, remote) == _RECORDS, _DEADLINE_S, "all is copied", 0.3)
+    checkpoints = f"{stage.us}.checkpoints.internal"
+    wait_until(lambda: stage.records(stage.eu, checkpoints) >= 2, _DEADLINE_S, "checkpoints are written", 0.3)
+    wait_until(lambda: lag_of(stage).count("no lag") == 2, _DEADLINE_S, "both positions are stored", 0.3)
+    stage.play(_COMMANDS, slice(0, -_GONE))
+    stage.lose_us(is_gone=True)
+    stage.play(_COMMANDS, slice(-_GONE, None))
+    stage.lose_us(is_gone=False)
+    the_dashboard_plans_what_the_command_plans(stage)
+    stage.play("planned-failover.md", slice(0, 2))
+    wait_until(lambda: stage.words()["Drain and move"] == "moved", _DEADLINE_S, "the report says what moved", 1)
+    assert (stage.words()["Undo"], stage.words()["Go or no-go"]) == ("possible", "go")
+    stage.play("planned-failover.md", slice(2, None))
+    stage.resume()
+    stage.await_running()
+    stage.lose_us(is_gone=True)
+    stage.play("unplanned-failover.md", slice(0, 2))
+    stage.lose_us(is_gone=False)
+    stage.write(stage.us, 3)
+    stage.play("unplanned-failover.md", slice(2, None), {"unreplicated": 2})
+    stage.place(stage.eu, remote, 12, 20)
+    stage.play("failback.md")
+    wait_until(lambda: stage.records(stage.eu, remote) == _RECORDS + 3, _DEADLINE_S, "what stayed is copied", 0.3)
+    stage.play("migration.md", slice(1, None))
+    wait_until(lambda: lag_of(stage).count("no lag") == 2, _DEADLINE_S, "the position is stored", 0.3)
+    stage.play("migration.md", slice(0, 1))
 
 
 def the_dashboard_plans_what_the_command_plans(stage: Stage) -> None:
     """The reports that the pages Groups and Move show, with the offsets of the runbook."""
-    file = str(stage.mirror.properties_file)
+    file = str(stage.file)
     command = ["failover", file, "--to", stage.eu, "--group", f"orders-.*{stage.name}"]
     planned = stage.named_as_in_pages(json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout))
     found = stage.report("move")
@@ -261,7 +239,7 @@ def the_dashboard_plans_what_the_command_plans(stage: Stage) -> None:
 
 
 def lag_of(stage: Stage) -> str:
-    return CliRunner().invoke(app, ["lag", str(stage.mirror.properties_file)]).stdout
+    return CliRunner().invoke(app, ["lag", str(stage.file)]).stdout
 
 
 def test_every_page_has_commands_and_ends() -> None:
