@@ -16,9 +16,8 @@ from connect.core.config.client_settings import (
     OF_CONNECTIONS,
     PRODUCER_KEYS,
 )
-from connect.core.config.config_def import split_list
 from connect.core.config.connector_access import ACCESS
-from connect.core.config.ineffective_keys import NOT_KNOWN, NOT_SUPPORTED, listener_notice
+from connect.core.config.ineffective_keys import NOT_KNOWN, NOT_SUPPORTED, listener_notice, unlisted_step
 from connect.core.config.properties import provider_notice
 from connect.core.config.rest_settings import ADMIN_HTTPS_PREFIX, EXTENSIONS, HTTPS_PREFIX, REST, REST_INTERNAL
 from connect.core.config.security_settings import SECURITY, suites_notice
@@ -194,12 +193,9 @@ def _of_step(key: str, props: Mapping[str, str]) -> _Word | None:
     found = _STEP.fullmatch(key)
     if found is None:
         return None
-    prefix, names, rest = found[1] or "", found[2], found[3]
-    listed = props.get(prefix + names, props.get(names, ""))
-    # What a reference stands for is not known here.
-    if "${" in listed or any(rest.startswith(f"{one}.") for one in split_list(listed)):
-        return None
-    return _Word("unknown", f"has no effect: {prefix}{names} does not name '{rest.partition('.')[0]}'")
+    prefix, names = found[1] or "", found[2]
+    text = unlisted_step(f"{names}.{found[3]}", props.get(prefix + names, props.get(names, "")), prefix)
+    return None if text is None else _Word("unknown", text)
 
 
 def _of_text(text: str | None) -> _Word | None:

@@ -14,6 +14,7 @@ from connect.core.config.client_settings import (
     OF_CONNECTIONS,
     PRODUCER_USED,
 )
+from connect.core.config.config_def import split_list
 from connect.core.config.connector_settings import SOURCE_CONNECTOR
 from connect.core.config.properties import provider_notice
 from connect.core.config.rest_settings import ADMIN_HTTPS_PREFIX, CLIENT_AUTH, HTTPS_PREFIX
@@ -60,6 +61,16 @@ def listener_notice(key: str, prefix: str) -> str | None:
     if key in OF_LISTENERS:
         return NOT_SUPPORTED if key in IGNORED_BY_LISTENERS else None
     return NOT_KNOWN + meant(key, OF_LISTENERS, prefix)
+
+
+def unlisted_step(key: str, listed: str, prefix: str = "") -> str | None:
+    """Return why a key such as ``transforms.mask.type`` has no effect: ``listed``, the value of ``transforms``,
+    does not name the step; None if it does. ``prefix`` is what the file has before both keys."""
+    names, _, rest = key.partition(".")
+    # What a reference stands for is not known here.
+    if "${" in listed or any(rest.startswith(f"{one}.") for one in split_list(listed)):
+        return None
+    return f"has no effect: {prefix}{names} does not name '{rest.partition('.')[0]}'"
 
 
 def _of_key(key: str, value: str, props: Mapping[str, str]) -> str | None:
