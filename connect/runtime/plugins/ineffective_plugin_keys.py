@@ -11,7 +11,9 @@ from typing import Final
 
 from connect.api.plugins import PluginDescription, PluginKind
 from connect.core.config.config_def import split_list
-from connect.core.config.ineffective_keys import unlisted_step
+from connect.core.config.connector_settings import uses_topic_creation
+from connect.core.config.ineffective_keys import override_notice, unlisted_step
+from connect.core.config.worker_config import WorkerConfig
 from connect.core.config.worker_settings import converter_notice
 from connect.runtime.plugins.plugin_registry import CONVERTERS, InvalidRange, PluginNotFound, Plugins, unknown_keys
 
@@ -47,6 +49,32 @@ def ineffective_plugin_keys(props: Mapping[str, str], plugins: Plugins, before: 
         found = _plugin(plugins, kind, props[converter], props.get(f"{prefix}plugin.version"))
         if found is not None:
             yield from unknown_keys(found, own, before + prefix, implied)
+
+
+def ineffective_overrides(props: Mapping[str, str], worker: WorkerConfig) -> Iterator[str]:
+    """Yield a warning for each override of a client in a connector's config that has no effect; it begins with the
+    key."""
+    creates = worker.topic_creation_enable and uses_topic_creation(props)
+    # A transaction cannot span clusters, so under exactly-once the offsets are on the cluster of the records.
+    is_elsewhere = worker.exactly_once_enabled and "producer.override.bootstrap.servers" in props
+    own_offsets = is_elsewhere or "offsets.storage.topic" in props
+    needed = {
+        "producer": "",
+        "consumer": "" if own_offsets else "offsets.storage.topic",
+        "admin": "" if own_offsets or creates else "offsets.storage.topic or topic.creation.*",
+    }
+    for kind, keys in needed.items():
+        for name in _without(f"{kind}.override.", props):
+            if (text := override_notice(kind, name, keys)) is not None:
+                yield f"{kind}.override.{name} {text}"
+
+
+def once(warnings: Iterable[str]) -> tuple[str, ...]:
+    """Return the first warning of each key, which begins its text."""
+    found: dict[str, str] = {}
+    for text in warnings:
+        found.setdefault(text.partition(" ")[0], text)
+    return tuple(found.values())
 
 
 def _without(prefix: str, keys: Iterable[str]) -> list[str]:

@@ -8,7 +8,7 @@ from connect.api.convert import Transformation
 from connect.api.plugins import PluginDescription, PluginKind, installed
 from connect.core.config.config_def import ConfigDef, Setting, Type
 from connect.core.config.worker_config import WorkerConfig
-from connect.runtime.plugins.ineffective_plugin_keys import ineffective_plugin_keys
+from connect.runtime.plugins.ineffective_plugin_keys import ineffective_overrides, ineffective_plugin_keys, once
 from connect.runtime.plugins.plugin_registry import Plugins, check_worker
 from tests.unit.connect.core.config.test_worker_config import SMALLEST
 
@@ -84,3 +84,48 @@ def test_a_workers_converters_are_read_in_the_same_way() -> None:
         {**SMALLEST, "key.converter": STRINGS, "value.converter": STRINGS, "key.converter.x": "1"}
     )
     assert check_worker(worker, PLUGINS) == ["key.converter.x is not known to StringConverter and has no effect"]
+
+
+@pytest.mark.parametrize(
+    ("key", "others", "text"),
+    [
+        ("producer.override.linger.ms", {}, None),
+        (
+            "producer.override.compression.typ",
+            {},
+            "is not known and has no effect; is producer.override.compression.type meant?",
+        ),
+        ("producer.override.buffer.memory", {}, "is not supported yet and has no effect"),
+        ("consumer.override.bogus", {}, "is not known and has no effect"),
+        ("consumer.override.client.id", {}, "has no effect without offsets.storage.topic"),
+        ("consumer.override.client.id", {"offsets.storage.topic": "own"}, None),
+        (
+            "consumer.override.max.poll.records",
+            {"offsets.storage.topic": "own"},
+            "has no effect: sinks, which would use it, do not run here",
+        ),
+        ("admin.override.client.id", {}, "has no effect without offsets.storage.topic or topic.creation.*"),
+        ("admin.override.client.id", {"topic.creation.default.partitions": "1"}, None),
+        ("admin.override.retries", {"offsets.storage.topic": "own"}, "is not supported yet and has no effect"),
+    ],
+)
+def test_an_override_that_no_client_reads_is_named(key: str, others: dict[str, str], text: str | None) -> None:
+    worker = WorkerConfig.parse({**SMALLEST, "key.converter": STRINGS, "value.converter": STRINGS})
+    assert list(ineffective_overrides({**others, key: "1"}, worker)) == ([] if text is None else [f"{key} {text}"])
+
+
+def test_offsets_on_the_cluster_of_the_records_have_a_consumer() -> None:
+    props = {**SMALLEST, "key.converter": STRINGS, "value.converter": STRINGS, "exactly.once.source.support": "enabled"}
+    worker = WorkerConfig.parse(props)
+    here = {"consumer.override.client.id": "x"}
+    assert list(ineffective_overrides(here, worker)) == [
+        "consumer.override.client.id has no effect without offsets.storage.topic"
+    ]
+    assert list(ineffective_overrides({**here, "producer.override.bootstrap.servers": "b:1"}, worker)) == []
+
+
+def test_a_key_has_one_warning() -> None:
+    assert once(["a has no effect here", "b is not known", "a is not known"]) == (
+        "a has no effect here",
+        "b is not known",
+    )
