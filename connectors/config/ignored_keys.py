@@ -296,7 +296,10 @@ def _of_flow(rest: str, *, own_offsets: bool) -> _Word | None:
     kind = _client_kind(rest) if rest not in _CONNECTOR_KNOWN else None
     if kind is not None:
         return _of_flow_client("source" if kind == "consumer" else "target", kind, rest.partition(".")[2])
-    return _of_connector(rest)
+    word = _of_connector(rest)
+    if word is not None and word.kind == "unknown" and rest in WORKER.settings:
+        return _Word("misplaced", f"has no effect on a flow, as in Java; set {rest} for its target cluster")
+    return word
 
 
 def _of_override(kind: str, key: str, *, own_offsets: bool) -> _Word | None:

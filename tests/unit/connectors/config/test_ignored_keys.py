@@ -139,6 +139,7 @@ def test_keys_that_are_heeded_or_switched_off_are_not_named(line: str) -> None:
         ("us->eu.admin.override.request.timeout.ms = 5", "misplaced", "set admin.request.timeout.ms for that"),
         ("us->eu.admin.override.retries = 5", "unsupported", "is not supported yet"),
         ("consumer.override.client.id = x", "misplaced", "set consumer.client.id for that"),
+        ("us->eu.offset.flush.interval.ms = 5", "misplaced", "set offset.flush.interval.ms for its target cluster"),
         ("us->eu.security.protocol = SSL", "misplaced", "set it for a cluster"),
         ("ap.bootstrap.servers = x:1", "unknown", "clusters does not name 'ap'"),
         ("task.max = 3", "unknown", "is tasks.max meant?"),
