@@ -279,15 +279,16 @@ async def read_states(cluster: Cluster, settings: RecordSettings) -> dict[TopicP
     return await read_records(cluster, settings, PARTITION_STATES)
 
 
-async def read_stored_offsets(store: Cluster, topic: str) -> status_and_offset_topics.SourceOffsets:
-    """Read ``topic``; empty if it does not exist. Raises NotAuthorized if DESCRIBE on it is missing, and what
-    :func:`connect.kafka.log.compacted_topic.read_to_end` raises."""
+async def read_stored_offsets(store: Cluster, *topics: str) -> status_and_offset_topics.SourceOffsets:
+    """Read those of ``topics`` that exist; a later one takes precedence. Raises NotAuthorized if DESCRIBE on one is
+    missing, and what :func:`connect.kafka.log.compacted_topic.read_to_end` raises."""
     state = status_and_offset_topics.SourceOffsets()
 
     def fold(record: LogRecord) -> None:
         status_and_offset_topics.apply(state, record.key, record.value)
 
-    await read_if_exists(store, topic, fold, read_committed=True, only_last=True)
+    for topic in topics:
+        await read_if_exists(store, topic, fold, read_committed=True, only_last=True)
     return state
 
 
@@ -299,7 +300,7 @@ async def read_copied(
     reads, so an alteration counts only if a second read finds both unchanged. Errors as above."""
     before: dict[TopicPartition, tuple[Position, int | None]] = {}
     while True:
-        offsets = await read_stored_offsets(store, settings.offsets_topic)
+        offsets = await read_stored_offsets(store, *settings.offsets_topics)
         positions = await read_stored_positions(store, settings.map_topic, settings.name)
         copied: dict[TopicPartition, int] = {}
         altered: dict[TopicPartition, tuple[Position, int | None]] = {}

@@ -86,10 +86,7 @@ def warm() -> None:
 @app.command(short_help="Show what runs, what is behind or stopped, and what to do.")
 def status(
     file: options.MirrorFile,
-    rest: Annotated[
-        list[str] | None,
-        typer.Option(metavar="URL", help="Ask this mirror or worker too, which knows more of its tasks and of Spark."),
-    ] = None,
+    rest: options.AlsoRest = None,
     watch: options.Watch = False,
     every: options.Every = None,
     as_json: options.AsJson = False,
@@ -114,13 +111,9 @@ def status(
 
 @app.command(short_help="Print the lag of each flow.")
 def lag(
+    context: typer.Context,
     file: options.AnyMirrorFile = None,
-    rest: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL", help="Ask this worker instead; a dedicated mirror is http://host:port/SOURCE/TARGET."
-        ),
-    ] = None,
+    rest: options.InsteadRest = None,
     flow: options.OneFlow = None,
     top: Annotated[
         int, typer.Option(min=0, metavar="N", help="Number of partitions with the largest lag to list.")
@@ -135,6 +128,9 @@ def lag(
     because it selects no topic or its connector is stopped or paused."""
     from connect.cli.commands.lag import run_lag
 
+    source = context.get_parameter_source("rest")
+    if file is not None and source is not None and source.name == "ENVIRONMENT":
+        rest = None  # because a file says what to read, and the variable is a default
     options.finish(
         partial(
             run_lag,

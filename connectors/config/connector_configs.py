@@ -216,7 +216,7 @@ class MirrorSourceSettings:
     compression: Compression
     batch_bytes: int | None
     offset_syncs: OffsetSyncsSettings | None
-    offsets_topic: str
+    offsets_topics: tuple[str, ...]
     offsets_topic_partitions: int
     offsets_topic_replication_factor: int
     flush_interval_ms: int
@@ -238,6 +238,11 @@ class MirrorSourceSettings:
     @property
     def flow_name(self) -> FlowName:
         return FlowName(self.source_alias, self.target_alias)
+
+    @property
+    def offsets_topic(self) -> str:
+        """The topic that source offsets are written to; reads fall back on the others."""
+        return self.offsets_topics[-1]
 
     @property
     def map_topic(self) -> str:
@@ -289,6 +294,7 @@ def source_settings(connector: Mapping[str, str], worker: Mapping[str, str]) -> 
     consumer = _client_values(CONSUMER, connector_client(connector, "source", "consumer"), "consumer.")
     producer = _client_values(PRODUCER, record_producer(connector, worker), "producer.")
     _refuse_what_changes_records(connector, worker)
+    offsets_topic = offsets.string("offset.storage.topic")
     return MirrorSourceSettings(
         name=values.string("name"),
         enabled=values.boolean("enabled"),
@@ -321,7 +327,7 @@ def source_settings(connector: Mapping[str, str], worker: Mapping[str, str]) -> 
         compression=compression_of(producer),
         batch_bytes=_optional(producer, "batch.size"),
         offset_syncs=_offset_syncs(values, policy) if routes.fills_the_usual else None,
-        offsets_topic=connector.get("offsets.storage.topic") or offsets.string("offset.storage.topic"),
+        offsets_topics=tuple(dict.fromkeys((offsets_topic, connector.get("offsets.storage.topic") or offsets_topic))),
         offsets_topic_partitions=offsets.integer("offset.storage.partitions"),
         offsets_topic_replication_factor=offsets.integer("offset.storage.replication.factor"),
         flush_interval_ms=offsets.integer("offset.flush.interval.ms"),

@@ -16,9 +16,8 @@ from connect.core.config.client_settings import (
     OF_CONNECTIONS,
     PRODUCER_KEYS,
 )
-from connect.core.config.config_def import split_list
 from connect.core.config.connector_access import ACCESS
-from connect.core.config.ineffective_keys import NOT_KNOWN, NOT_SUPPORTED, listener_notice
+from connect.core.config.ineffective_keys import NOT_KNOWN, NOT_SUPPORTED, listener_notice, unlisted_step
 from connect.core.config.properties import provider_notice
 from connect.core.config.rest_settings import ADMIN_HTTPS_PREFIX, EXTENSIONS, HTTPS_PREFIX, REST, REST_INTERNAL
 from connect.core.config.security_settings import SECURITY, suites_notice
@@ -78,6 +77,7 @@ _NO_ADMIN: Final = _Word("pointless", "has no effect: a mirror serves loggers on
 _ALL_OVERRIDES: Final = _Word(
     "pointless", "has no effect: connectors of a mirror may override every setting of clients, as in Java"
 )
+_OWN_OFFSETS: Final = "offsets.storage.topic"
 _OVERRIDES: Final = "connector.client.config.override."
 _STEP: Final = re.compile(r"(.*->.*?\.)?(transforms|predicates)\.(.+)")
 _FORCED: Final = _Word("pointless", "has no effect: the copy keeps its own positions and needs no group")
@@ -86,7 +86,7 @@ _CONNECTOR_KNOWN: Final = frozenset({*SOURCE.settings, *CHECKPOINT.settings, *HE
     "use.defaults.from",
     "transaction.boundary",
     "transaction.boundary.interval.ms",
-    "offsets.storage.topic",
+    _OWN_OFFSETS,
     "topic.creation.groups",
     "exactly.once.support",
 }
@@ -94,7 +94,7 @@ _CONNECTOR_KNOWN: Final = frozenset({*SOURCE.settings, *CHECKPOINT.settings, *HE
 _CONNECTOR_UNSUPPORTED: Final = _names(
     """
     config.action.reload connector.plugin.version key.converter.plugin.version value.converter.plugin.version
-    header.converter.plugin.version metric.names.formats metric.reporters offsets.storage.topic
+    header.converter.plugin.version metric.names.formats metric.reporters
     tasks.max.enforce topic.creation.groups
     """
 )
@@ -157,7 +157,11 @@ def notices(props: Mapping[str, str], clusters: Sequence[str], *, public_rest: b
 def connector_notices(props: Mapping[str, str]) -> list[IgnoredKey]:
     """Return notices for one connector's config, as REST takes it."""
     keys = [key for key in props if not key.startswith(("spark.", "config.providers")) and not _is_of_file(key, props)]
-    found = ((key, _of_flow(key) or _of_step(key, props) or _of_suites(key, props[key])) for key in keys)
+    own_offsets = _OWN_OFFSETS in props
+    found = (
+        (key, _of_flow(key, own_offsets=own_offsets) or _of_step(key, props) or _of_suites(key, props[key]))
+        for key in keys
+    )
     return [word.of(key) for key, word in found if word is not None]
 
 
@@ -185,7 +189,7 @@ def _word(key: str, props: Mapping[str, str], clusters: Sequence[str]) -> _Word 
             return _of_text(provider_notice(key.removeprefix(prefix), {**props, **own}))
     # An unsupported feature that is switched off needs no notice.
     off = key.endswith(".enabled") and props[key].strip().lower() == "false"
-    word = _place(key, clusters) or _of_step(key, props) or _of_suites(key, props[key])
+    word = _place(key, props, clusters) or _of_step(key, props) or _of_suites(key, props[key])
     return None if word is _UNSUPPORTED and off else word
 
 
@@ -194,12 +198,9 @@ def _of_step(key: str, props: Mapping[str, str]) -> _Word | None:
     found = _STEP.fullmatch(key)
     if found is None:
         return None
-    prefix, names, rest = found[1] or "", found[2], found[3]
-    listed = props.get(prefix + names, props.get(names, ""))
-    # What a reference stands for is not known here.
-    if "${" in listed or any(rest.startswith(f"{one}.") for one in split_list(listed)):
-        return None
-    return _Word("unknown", f"has no effect: {prefix}{names} does not name '{rest.partition('.')[0]}'")
+    prefix, names = found[1] or "", found[2]
+    text = unlisted_step(f"{names}.{found[3]}", props.get(prefix + names, props.get(names, "")), prefix)
+    return None if text is None else _Word("unknown", text)
 
 
 def _of_text(text: str | None) -> _Word | None:
@@ -211,12 +212,13 @@ def _of_suites(key: str, value: str) -> _Word | None:
     return None if text is None else _Word("risky", text)
 
 
-def _place(key: str, clusters: Sequence[str]) -> _Word | None:
+def _place(key: str, props: Mapping[str, str], clusters: Sequence[str]) -> _Word | None:
     # "us" and "us.west" may both be aliases; the longest match counts.
     prefixes = sorted((f"{alias}." for alias in clusters), key=len, reverse=True)
     source, arrow, rest = key.partition("->")
     if arrow and source in clusters:
-        return _of_flow(next(rest.removeprefix(prefix) for prefix in prefixes if rest.startswith(prefix)))
+        own = next(rest.removeprefix(prefix) for prefix in prefixes if rest.startswith(prefix))
+        return _of_flow(own, own_offsets=f"{key.removesuffix(own)}{_OWN_OFFSETS}" in props)
     for prefix in prefixes:
         if key.startswith(prefix):
             return _of_cluster(key.removeprefix(prefix), prefix)
@@ -234,10 +236,13 @@ def _of_all(key: str, clusters: Sequence[str]) -> _Word | None:
         return _of_text(why_ignored(key))
     if key.startswith(_OVERRIDES):
         return _ALL_OVERRIDES
-    is_step = key.startswith(_OF_TRANSFORMS)
-    if key in _FLOW_ONLY or is_step or (_client_kind(key) is not None and key not in _CONNECTOR_KNOWN):
-        flow = f"{clusters[0]}->{clusters[-1]}"
-        return _Word("misplaced", f"has no effect at top level, as in Java; set it for a flow, such as {flow}.{key}")
+    kind = _client_kind(key) if key not in _CONNECTOR_KNOWN else None
+    if key in _FLOW_ONLY or key.startswith(_OF_TRANSFORMS) or kind is not None:
+        flow, of_flow = f"{clusters[0]}->{clusters[-1]}", key
+        if kind == "producer" and not key.startswith("producer.override."):
+            of_flow = f"producer.override.{key.removeprefix('producer.')}"  # because that is the one of records
+        said = f"has no effect at top level, as in Java; set it for a flow, such as {flow}.{of_flow}"
+        return _of_flow(of_flow, own_offsets=False) or _Word("misplaced", said)
     if key.startswith(STORAGE_PREFIXES):
         return _of_text(storage_notice(key))
     if key.startswith(("task.", "worker.")) and key in _WORKER_KNOWN:
@@ -274,7 +279,8 @@ def _of_cluster(rest: str, prefix: str) -> _Word | None:
     return _of_converter(rest) if rest.startswith(CONVERTER_PREFIXES) else _unknown(rest, _WORKER_KNOWN)
 
 
-def _of_flow(rest: str) -> _Word | None:
+def _of_flow(rest: str, *, own_offsets: bool) -> _Word | None:
+    """``own_offsets``: the flow has a topic of source offsets of its own."""
     for side in ("source.", "target."):
         inner = rest.removeprefix(side)
         kind = _client_kind(inner)
@@ -285,17 +291,31 @@ def _of_flow(rest: str) -> _Word | None:
     for kind in ("producer", "consumer", "admin"):
         if rest.startswith(f"{kind}.override."):
             key = rest.removeprefix(f"{kind}.override.")
-            return _of_client(kind, key) if kind == "producer" else _UNSUPPORTED
+            return _of_client(kind, key) if kind == "producer" else _of_override(kind, key, own_offsets=own_offsets)
     # Two of a connector's own keys have the prefix of a client's keys.
     kind = _client_kind(rest) if rest not in _CONNECTOR_KNOWN else None
     if kind is not None:
         return _of_flow_client("source" if kind == "consumer" else "target", kind, rest.partition(".")[2])
-    return _of_connector(rest)
+    word = _of_connector(rest)
+    if word is not None and word.kind == "unknown" and rest in WORKER.settings:
+        return _Word("misplaced", f"has no effect on a flow, as in Java; set {rest} for its target cluster")
+    return word
+
+
+def _of_override(kind: str, key: str, *, own_offsets: bool) -> _Word | None:
+    """As in Java, Connect's own consumer and admin client of a mirror only serve the topic of its own offsets."""
+    word = _of_client(kind, key)
+    if word is not None or (own_offsets and (key in OF_CONNECTIONS or _is_connection(key))):
+        return word
+    of_copy = "consumer of records" if kind == "consumer" else "admin clients that manage topics"
+    return _Word("misplaced", f"has no effect on the {of_copy}, as in Java; set {kind}.{key} for that")
 
 
 def _of_flow_client(side: str, kind: str, key: str) -> _Word | None:
     """Of clients inside a connector, the consumer reads only the source, and the producer writes only offset syncs."""
     if kind == "producer":
+        if (word := _of_client(kind, key)) is not None:
+            return word
         hint = f"affects only the producer of offset syncs, as in Java; set producer.override.{key} for that of records"
         return _Word("misplaced", hint)
     if kind == "consumer" and side == "target":

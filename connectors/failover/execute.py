@@ -61,12 +61,14 @@ _LOOK_S: Final = 10.0
 @dataclass(frozen=True, slots=True)
 class FailoverResult:
     """What was done. ``plan`` has each group's previous offset, and blocks groups that were not moved; ``proofs`` are
-    the sample checks; ``late`` reports writes at the source after the drain; ``verified`` what was verified."""
+    the sample checks; ``late`` reports writes at the source after the drain; ``verified`` what was verified.
+    ``restart`` says how to start the flow again if there is nothing to undo, else it is empty."""
 
     plan: Plan
     proofs: tuple[SampleCheck, ...] = ()
     late: str = ""
     verified: str = ""
+    restart: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +284,8 @@ class Failover:
             # Even if all groups were in place: it tells the status why the flow is stopped.
             await journal.store(state=RunState.OPEN if now.blocked else RunState.DONE)
         await self._step(lease, "done")
-        return FailoverResult(now, tuple(proofs), late, verified)
+        restart = "" if journal.run.changes else how_to_start(self._control)
+        return FailoverResult(now, tuple(proofs), late, verified, restart)
 
     async def _look_again(self) -> Plan:
         """Make the plan again. Raises PermanentError if no group can be moved now."""

@@ -21,6 +21,7 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import wall_ms
 from connect.kafka.log.committed_offsets import Partition
 from connect.kafka.log.producer import OutRecord
+from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.failover.clusters_and_lease import PARTITION_KEY, Lease, Site, decode_object, encode_key, stored
 from connectors.failover.snapshot import GroupMove
 from connectors.formats.position import text
@@ -97,6 +98,26 @@ class FailoverRun:
 def before_of(moves: Sequence[GroupMove]) -> tuple[GroupBefore, ...]:
     """Return what the moves of one group change."""
     return tuple(GroupBefore(one.group, *one.target, one.before, one.before_metadata, one.after) for one in moves)
+
+
+async def read_last_move(source: Cluster | None, target: Cluster, settings: MirrorSourceSettings) -> FailoverRun | None:
+    """Return the failover or failback to the target of a flow that does not run; None if none ended, or one to the
+    source came after it. The journal of that is on ``source``, which is None if it does not answer."""
+    here = last_move(await runs_of(target, settings.map_topic, settings.flow))
+    if here is None or source is None:
+        return here
+    turned = replace(settings, source_alias=settings.target_alias, target_alias=settings.source_alias)
+    there = last_move(await runs_of(source, turned.map_topic, turned.flow))
+    return None if there is not None and there.updated_ms > here.updated_ms else here
+
+
+def last_move(runs: Sequence[FailoverRun]) -> FailoverRun | None:
+    """Return the newest of ``runs`` if it is done and was not undone. An undo reverts what was changed, so a run that
+    changed nothing counts only if none was undone after it."""
+    undone_ms = max((run.updated_ms for run in runs if run.state is RunState.UNDONE), default=-1)
+    kept = (run for run in reversed(runs) if run.state is not RunState.UNDONE)
+    last = next((run for run in kept if run.changes or run.updated_ms > undone_ms), None)
+    return last if last is not None and last.state is RunState.DONE else None
 
 
 async def read_runs(site: Site) -> list[FailoverRun]:

@@ -210,11 +210,11 @@ async def comes_back(site: Site, ours: Collection[TopicPartition]) -> list[str]:
     ``ours``. Empty if it is not enabled."""
     if not site.back.enabled:
         return []
-    stored = await read_stored_offsets(site.target, site.flow.offsets_topic)
+    stored = await read_stored_offsets(site.target, *site.flow.offsets_topics)
     found = [one for one in copied(site.flow, site.back, stored) if one.source not in ours]
     if not found:
         return []
-    begun = await read_stored_offsets(site.source, site.back.offsets_topic)
+    begun = await read_stored_offsets(site.source, *site.back.offsets_topics)
     flow, back = site.flow.flow, site.back
     found = [one for one in found if begun.mirrored_offset(back.name, back.source_alias, *one.target) is None]
     logs = await _logs(site.source, [one.source for one in found])

@@ -402,13 +402,10 @@ def stop_order(checked: TakeoverCheck) -> Sequence[str]:
 
 
 async def read_stored(settings: MirrorSourceSettings, store: Cluster) -> Stored:
-    """Read the topic of source offsets; empty if it does not exist. Raises HeliographError if the cluster does not
-    answer."""
-    topic = settings.offsets_topic
-    known = (await store.metadata({topic})).topics.get(topic)
-    if known is None or not known.partitions:
-        return Stored(status_and_offset_topics.SourceOffsets(), set())
-    return Stored(*await read_offsets(store, topic))
+    """Read the topics of source offsets that exist. Raises HeliographError if the cluster does not answer."""
+    known = (await store.metadata(set(settings.offsets_topics))).topics
+    there = [topic for topic in settings.offsets_topics if topic in known and known[topic].partitions]
+    return Stored(*await read_offsets(store, *there))
 
 
 def offsets_of(

@@ -168,6 +168,7 @@ async def verdict_report(asked: Asked, parts: FlowParts, query: Mapping[str, str
     async with look.reading:
         if time.monotonic() > look.fresh_until_s:
             await _look(asked.host, asked.settings, parts, look)
+            await _look_at_moves(asked, parts, look)
     facts = await _facts(asked, look, query)
     return {"connector": asked.settings.name, "facts": facts.to_wire(), "verdict": judge(facts).to_wire()}
 
@@ -185,6 +186,20 @@ async def _look(host: MirrorHost, settings: MirrorSourceSettings, parts: FlowPar
         )
     look.lag, look.at_ms, look.fresh_until_s = lag, wall_ms(), time.monotonic() + _FRESH_S
     look.trend.observe(look.at_ms, lag)
+
+
+async def _look_at_moves(asked: Asked, parts: FlowParts, look: FlowLook) -> None:
+    """Read whether a failover has stopped the flow, if its connector is stopped."""
+    look.stopped_by, look.stopped_by_ms = "", -1
+    contact = asked.host.contact(asked.settings.name)
+    if asked.connector.state != State.STOPPED or contact.target.answers is False:
+        return
+    from connectors.failover.journal import read_last_move  # because a worker starts without a failover's modules
+
+    source = None if contact.source.answers is False else parts.clusters.source
+    move = await read_last_move(source, parts.store, asked.settings)
+    if move is not None:
+        look.stopped_by, look.stopped_by_ms = move.command.removeprefix("heliograph "), move.updated_ms
 
 
 async def _facts(asked: Asked, look: FlowLook, query: Mapping[str, str]) -> FlowFacts:
@@ -207,6 +222,8 @@ async def _facts(asked: Asked, look: FlowLook, query: Mapping[str, str]) -> Flow
         skipped=sum(one.skipped for one in views),
         lost=sum(one.lost for one in views),
         verified=look.verified,
+        stopped_by=look.stopped_by,
+        stopped_by_ms=look.stopped_by_ms,
         unchecked=tuple(dict.fromkeys(look.lag.unknown.values())),
         rest=query.get("rest", ""),
         file=query.get("file", ""),

@@ -322,6 +322,7 @@ def _store(
             connector=settings.name,
             source_alias=settings.source_alias,
             offsets_topic=settings.offsets_topic,
+            read_topics=settings.offsets_topics,
             map_topic=settings.map_topic,
             transactional_id=own_id,
             replication_factor=settings.offsets_topic_replication_factor,

@@ -135,6 +135,9 @@ class FlowLook:
     states: Mapping[TopicPartition, PartitionState] = field(default_factory=dict)
     checkpoint_ms: int = UNKNOWN
     verified: VerifiedFacts | None = None
+    #: As of :class:`~connectors.flow_facts.FlowFacts`.
+    stopped_by: str = ""
+    stopped_by_ms: int = UNKNOWN
     #: What the members of the worker's group hold; None: not known.
     work: WorkHeld | None = None
     trend: Trend = field(default_factory=Trend)

@@ -118,6 +118,8 @@ def test_groups_of_connect_are_stopped_and_started_over_rest(two: TwoWays, group
     assert_moved(two, capsys)
     to_read = two.left_to_read(two.us, two.topics)
     assert two.left_to_read(two.eu, two.topics) == to_read
+    verdict = RestClient(groups.workers[two.eu].url).ask("GET", f"/connectors/{groups.connector(two.eu)}/verdict")
+    assert "a failover to" in verdict["verdict"]["sentence"], "as heliograph status says"
 
     two.write(two.eu, "second")
     assert run_failback(arguments(two, groups, two.eu, two.us)) == 0

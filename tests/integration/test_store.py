@@ -156,6 +156,37 @@ async def test_an_offset_that_was_moved_since_is_seen(site: Site, altered: bytes
     assert start.committed_source_offset == (99 if altered else None)
 
 
+async def test_a_flow_that_gets_a_topic_of_its_own_for_offsets_continues(site: Site) -> None:
+    store = site.store()
+    await store.load([ORDERS])
+    await store.commit([Commit(POSITION)])
+    before = site.settings.offsets_topic
+    site.settings = replace(site.settings, offsets_topic=f"own.{before}", read_topics=(before, f"own.{before}"))
+    store = site.store()
+    start = (await store.load([ORDERS]))[ORDERS]
+    assert (start.position, start.committed_source_offset, start.moved) == (POSITION, 41, False)
+    later = replace(POSITION, next_source_offset=50, target_end=48, next_sequence=48)
+    await store.commit([Commit(later)])
+    assert len(await site.records(before)) == 1
+    assert (await site.store().load([ORDERS]))[ORDERS].committed_source_offset == 49
+
+
+async def test_an_older_offset_of_the_workers_topic_does_not_return(site: Site) -> None:
+    workers = site.settings.offsets_topic.replace("mm2", "workers")
+    await site.admin.create_topics([NewTopic(workers, 3, 1, CLEANED_SOON)])
+    own = site.settings.offsets_topic
+    site.settings = replace(site.settings, offsets_topic=workers)
+    await alter(site, b'{"offset":500}')
+    site.settings = replace(site.settings, offsets_topic=own, read_topics=(workers, own))
+    store = site.store()
+    assert (await store.load([ORDERS]))[ORDERS].committed_source_offset == 500
+    # As after the topic was recreated: nothing is copied yet.
+    await store.commit([Commit(replace(POSITION, next_source_offset=0, target_end=0, next_sequence=0))])
+    assert [record.value for record in await site.records(workers)] == [b'{"offset":500}', None]
+    start = (await site.store().load([ORDERS]))[ORDERS]
+    assert (start.committed_source_offset, start.moved) == (None, False)
+
+
 async def alter(site: Site, value: bytes | None) -> None:
     """As an operator does, or Java."""
     operator = AIOKafkaProducer(bootstrap_servers=site.cluster.settings.aiokafka_arguments()["bootstrap_servers"])

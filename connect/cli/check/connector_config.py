@@ -26,6 +26,7 @@ from connect.core.config.connector_access import NotAllowed
 from connect.core.config.properties import ConfigTransformer, Properties
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError, HeliographError, PermanentError
+from connect.core.herder_api import ConfigInfosWithWarnings
 from connect.core.model import NewTopic
 from connect.core.wording import counted
 from connect.kafka.security.connection_settings import ConnectionSettings
@@ -48,7 +49,6 @@ from connectors.config.connector_configs import (
     source_settings,
 )
 from connectors.config.definitions import HEARTBEAT
-from connectors.config.ignored_keys import connector_notices
 from connectors.control_link.server import LinkSettings
 from connectors.plugins import mirror_plugins
 from connectors.source.worker_context import MirrorHost, SharedSpark
@@ -98,17 +98,18 @@ async def plugins_of(worker: WorkerConfig) -> AsyncIterator[Plugins]:
         await leases.stop()
 
 
-async def objections_of(
+async def validated(
     config: Mapping[str, str | None], plugins: Plugins, worker: WorkerConfig, transformer: ConfigTransformer
-) -> list[tuple[str, str]]:
-    """Return every key that a worker would refuse, with the reason."""
+) -> tuple[list[tuple[str, str]], Sequence[str]]:
+    """Return every key that a worker would refuse, with the reason; and the warnings that it would answer."""
     try:
         infos = await validate_connector(config, plugins, worker, transformer)
     except ConfigError as error:
-        return [(error.key or "", error.message)]
+        return [(error.key or "", error.message)], ()
     except HeliographError as error:
-        return [("connector.class", str(error))]
-    return [(info.value.name, error) for info in infos.configs for error in info.value.errors]
+        return [("connector.class", str(error))], ()
+    refused = [(info.value.name, error) for info in infos.configs for error in info.value.errors]
+    return refused, infos.warnings if isinstance(infos, ConfigInfosWithWarnings) else ()
 
 
 def of_source(settings: MirrorSourceSettings, connector: Mapping[str, str]) -> Iterator[str]:
@@ -347,10 +348,13 @@ async def _look(
     """Validate the config as a worker would, then check its clusters. Raises ConfigError, SecurityError."""
     worker = _sample_worker({key: value for key, value in props.items() if key not in hidden})
     async with plugins_of(worker) as plugins:
-        refused = await objections_of(file.config, plugins, worker, worker.transformer)
+        refused, warnings = await validated(file.config, plugins, worker, worker.transformer)
         java_class = plugins.full_name(file.config.get("connector.class") or "") or ""
     looked.findings += [file.finding(Level.ERROR, reason, key) for key, reason in refused]
-    looked.findings += _of_keys(file, java_class)
+    if not file.name:
+        said = "the connector has no name. REST needs one in the path or the body"
+        looked.findings.append(file.finding(Level.WARNING, said, "name"))
+    looked.findings += [file.finding(Level.WARNING, text, text.partition(" ")[0]) for text in warnings]
     if refused:
         return
     looked.does += does_of(java_class, props, worker)
@@ -396,15 +400,6 @@ def _sample_worker(props: Mapping[str, str]) -> WorkerConfig:
 
 def _requires_exactly_once(props: Mapping[str, str]) -> bool:
     return props.get("exactly.once.support", "").strip().lower() == "required"
-
-
-def _of_keys(file: CheckedConnector, java_class: str) -> Iterator[CheckFinding]:
-    if not file.name:
-        yield file.finding(Level.WARNING, "the connector has no name. REST needs one in the path or the body", "name")
-    if java_class.startswith(_MIRROR):
-        props = {key: value for key, value in file.config.items() if value is not None}
-        for notice in connector_notices(props):
-            yield file.finding(Level.WARNING, notice.text, notice.key)
 
 
 def does_of(java_class: str, props: Mapping[str, str], worker: WorkerConfig) -> Iterator[str]:

@@ -13,17 +13,17 @@ from typing import Final
 from connect.api.plugins import config_providers
 from connect.cli.check.clusters import Looked, Sides, look_at_cluster, look_at_flow
 from connect.cli.check.connector_config import (
-    objections_of,
     of_checkpoints,
     of_heartbeats,
     of_rest,
     of_source,
     of_start,
     plugins_of,
+    validated,
 )
 from connect.cli.check.findings import CheckFinding, CheckOutcome, CheckReport, Level, list_with, of_error, placed
 from connect.cli.commands.plan import internal_topics
-from connect.cli.daemons.flow_worker import worker_config
+from connect.cli.daemons.flow_worker import plugin_key_notices, worker_config
 from connect.cli.daemons.mirror_process import link_settings
 from connect.core.config.client_settings import BOOTSTRAP_SERVERS
 from connect.core.config.ineffective_keys import ineffective
@@ -78,7 +78,7 @@ async def check_mirror(props: Properties, report: CheckReport, *, offline: bool)
 
 def _of_keys(config: MirrorMakerConfig, flows: Sequence[Flow]) -> Iterator[CheckFinding]:
     """Find unknown and ineffective keys, and a file without an enabled flow."""
-    for notice in config.key_notices():
+    for notice in (*config.key_notices(), *plugin_key_notices(config, flows)):
         yield CheckFinding(Level.WARNING, notice.text, notice.key, config.raw.line(notice.key))
     if not mirrored(flows):
         yield CheckFinding(Level.WARNING, "no flow is enabled: it would only write heartbeats")
@@ -130,7 +130,7 @@ async def _refusals(flow: Flow) -> list[CheckFinding]:
                 raise flow.located(error) from None
             for connector in _connectors(flow):
                 config = flow.connector_config(connector)
-                refused = await objections_of(config, plugins, worker, transformer)
+                refused, _ = await validated(config, plugins, worker, transformer)
                 # A setting that the connectors share is reported once, by the first.
                 before = {one.key for one in reported}
                 found = [_located(flow, key, reason, level) for key, reason in refused]

@@ -18,13 +18,14 @@ from connect.cli.check.connector_config import (
     WrittenValue,
     declares,
     does_of,
-    objections_of,
     of_start,
     of_values,
     plugins_of,
     sides_of,
+    validated,
 )
 from connect.cli.check.findings import CheckFinding, CheckOutcome, CheckReport, Level, SeenCluster, of_error
+from connect.cli.daemons.strimzi_resource import plugin_key_warnings
 from connect.core.config.config_def import split_list
 from connect.core.config.properties import Provider, ProviderFactory
 from connect.core.config.worker_config import WorkerConfig
@@ -139,6 +140,7 @@ async def _check(node: Node, report: CheckReport, secrets: Given, *, is_alone: b
     report = report.with_findings(
         [*(_of_worker(found, text) for text in worker.warnings), *await _of_start(found, worker)]
     )
+    report = report.with_findings(of_error(one, Level.WARNING) for one in plugin_key_warnings(found))
     clusters: dict[str, SeenCluster] = {}
     for wanted in found.connectors:
         looked = Looked(clusters)
@@ -175,7 +177,7 @@ def _of_worker(found: TranslatedResource, text: str) -> CheckFinding:
 
 async def _refusals(found: TranslatedResource, wanted: WantedConnector, worker: WorkerConfig) -> list[CheckFinding]:
     async with plugins_of(worker) as plugins:
-        refused = await objections_of(wanted.config, plugins, worker, worker.transformer)
+        refused, _ = await validated(wanted.config, plugins, worker, worker.transformer)
     return [of_error(found.located(ConfigError(reason, key), wanted)) for key, reason in refused]
 
 

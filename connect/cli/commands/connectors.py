@@ -96,12 +96,14 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+#: The default of each command's ``--rest``; of those that accept several URLs, with spaces between.
+URL_VARIABLE: Final = "HELIOGRAPH_URL"
 Url = Annotated[
     str,
     typer.Option(
         "--rest",
         metavar="URL",
-        envvar="HELIOGRAPH_URL",
+        envvar=URL_VARIABLE,
         help="A worker of the group; of a dedicated mirror http://host:port/SOURCE/TARGET.",
     ),
 ]

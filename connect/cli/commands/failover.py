@@ -190,7 +190,8 @@ def find_controls(closing: ExitStack, arguments: FailoverArguments, config: Mirr
             )
         found.append(control)
     if found[0] is None:
-        raise ConfigError(f"no worker mirrors {arguments.source}->{arguments.target}", "--rest")
+        where = ", ".join(arguments.rest)
+        raise ConfigError(f"no worker at {where} mirrors {arguments.source}->{arguments.target}", "--rest")
     return found[0], found[1]
 
 

@@ -57,10 +57,15 @@ def show_done(done: FailoverResult, looked: Plan, file: Path, *, everything: boo
         show(f"  {done.late}", ERROR)
     moved = len(plan.ready)
     left = f" ({named([one.group for one in plan.blocked])})" if plan.blocked else ""
+    undo = (
+        f"Nothing was changed, so there is nothing to undo. To start the flow again: {done.restart}"
+        if done.restart
+        else f"To undo: heliograph undo {file} --to {plan.snapshot.target} --execute"
+    )
     show(
         f"done: {counted(moved, 'group')} moved, {len(plan.of(GroupOutcome.IN_PLACE))} already in place, "
         f"{len(plan.blocked)} not moved{left}. Start consumers and producers on cluster {plan.snapshot.target}. "
-        f"To undo: heliograph undo {file} --to {plan.snapshot.target} --execute"
+        f"{undo}"
     )
 
 

@@ -20,12 +20,10 @@ from connect.core.errors import ConfigError, HeliographError
 from connect.core.model import State, TargetState
 from connect.core.status_and_offset_topics import StatusLog
 from connect.core.wording import reason_of
-from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Scope, wall_ms
 from connect.kafka.log.committed_offsets import work_of
-from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.config.mm2_properties import Connector, Flow, chosen_flows, load
-from connectors.failover.journal import FailoverRun, RunState, runs_of
+from connectors.failover.journal import read_last_move
 from connectors.flow_facts import FlowFacts, OtherFacts, TaskFacts, Trend
 from connectors.flow_progress import FlowLag
 from connectors.flow_verdict import FlowVerdict, judge
@@ -160,7 +158,8 @@ class _FileLooks:
                 ),
             )
             runs = target is not TargetState.STOPPED and work is not None and work.members > 0
-            move = None if runs else await _last_move(reader, settings)
+            source = None if reader.contact.source.answers is False else reader.source
+            move = None if runs else await read_last_move(source, reader.store, settings)
         except HeliographError as error:  # such as a missing right
             return replace(facts, unchecked=(*facts.unchecked, str(error)))
         status = statuses.status(connector)
@@ -182,30 +181,6 @@ class _FileLooks:
         if work is not None:
             facts = replace(facts.with_lost_tasks(work.tasks), has_worker=work.members > 0)
         return facts.with_partitions(partition_facts(connector, settings.source_alias, states))
-
-
-async def _last_move(reader: LagReader, settings: MirrorSourceSettings) -> FailoverRun | None:
-    """Return the failover or failback to the target of a flow that does not run; None if none ended, or one to the
-    source came after it. The journal of that is on the source, which may not answer."""
-    here = await _last_run(reader.store, settings)
-    if here is None or reader.contact.source.answers is False:
-        return here
-    turned = replace(settings, source_alias=settings.target_alias, target_alias=settings.source_alias)
-    there = await _last_run(reader.source, turned)
-    return None if there is not None and there.updated_ms > here.updated_ms else here
-
-
-async def _last_run(target: Cluster, settings: MirrorSourceSettings) -> FailoverRun | None:
-    return last_move(await runs_of(target, settings.map_topic, settings.flow))
-
-
-def last_move(runs: Sequence[FailoverRun]) -> FailoverRun | None:
-    """Return the newest of ``runs`` if it is done and was not undone. An undo reverts what was changed, so a run that
-    changed nothing counts only if none was undone after it."""
-    undone_ms = max((run.updated_ms for run in runs if run.state is RunState.UNDONE), default=-1)
-    kept = (run for run in reversed(runs) if run.state is not RunState.UNDONE)
-    last = next((run for run in kept if run.changes or run.updated_ms > undone_ms), None)
-    return last if last is not None and last.state is RunState.DONE else None
 
 
 def _others(statuses: StatusLog, own: str) -> list[OtherFacts]:

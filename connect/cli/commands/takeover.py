@@ -18,6 +18,7 @@ from connectors.inspection.takeover_check import WATCH_S, PartitionStart, Takeov
 from connectors.source.worker_context import looked_at_parts
 
 _COLUMNS: Final = ("partition", "starts at", "by", "log", "to copy", "lost", "remote end")
+_SHORT: Final = 30
 _BECAUSE: Final = {
     "position": "stored position",
     "stored-offset": "stored offset",
@@ -88,7 +89,10 @@ def _show(checked: TakeoverCheck, *, everything: bool) -> None:
         show(f"{checked.flow}: {partitions}, {records} to copy from where a run would start")
     else:
         show(f"{checked.flow}: not everything could be checked")
-    show(table(_COLUMNS, listed(ordered, _cells, everything=everything), right=("starts at", *_COLUMNS[4:])))
+    rows = [tuple(row) for row in listed(ordered, _cells, everything=everything)]
+    # A short name is not broken, because the other columns have spaces to break at.
+    whole = _COLUMNS[:1] if max((len(str(row[0])) for row in rows), default=0) <= _SHORT else ()
+    show(table(_COLUMNS, rows, whole=whole, right=("starts at", *_COLUMNS[4:])))
     for group in checked.groups:
         members = ", ".join(group.state.members) or "no members"
         show(f"  group {group.group} on cluster {group.cluster}: {group.state.state}, {members}")

@@ -188,6 +188,10 @@ async def _run_until_signal(config: MirrorMakerConfig, flows: Sequence[Flow], en
         rest = ["connect.cli.daemons.worker_process"] if config.public_rest or config.internal_rest else []
         try:
             if await imported(stop, "connect.cli.daemons.mirror_process", *rest, plugins=True):
+                from connect.cli.daemons.flow_worker import plugin_key_notices
+
+                for notice in plugin_key_notices(config, flows):
+                    logger.warning("%s", config.raw.warning(notice.text))
                 await run(make, stop, watch=lambda maker: log_summaries(maker.progress, maker.contacts))
         finally:
             # Also if no MirrorMaker was created.

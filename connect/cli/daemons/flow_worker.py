@@ -8,7 +8,8 @@ import logging
 import socket
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -26,9 +27,11 @@ from connect.kafka.threads import LeaseThread
 from connect.runtime.distributed_worker import DistributedWorker
 from connect.runtime.herder.effects_and_fencing import InternalRequests
 from connect.runtime.herder.rest_herder import RuntimeHerder
+from connect.runtime.plugins.ineffective_plugin_keys import ineffective_plugin_keys
 from connect.runtime.plugins.plugin_registry import Plugins, check_worker
 from connectors.checkpoint.connector import objections
-from connectors.config.mm2_properties import Connector, Flow
+from connectors.config.ignored_keys import IgnoredKey
+from connectors.config.mm2_properties import Connector, Flow, MirrorMakerConfig
 from connectors.flow_facts import FlowProgress
 from connectors.plugins import mirror_plugins
 from connectors.source.lag_watch import LagWatch
@@ -103,6 +106,29 @@ class Failures:
 
 def _are_same(some: Sequence[Status], others: Sequence[Status]) -> bool:
     return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
+
+
+def plugin_key_notices(config: MirrorMakerConfig, flows: Iterable[Flow]) -> Iterator[IgnoredKey]:
+    """Yield a notice for each key that a transform, a predicate or a converter of ``flows`` does not use, and that the
+    file's :meth:`~MirrorMakerConfig.key_notices` do not have."""
+    plugins, reported = Plugins.discover(), {one.key for one in config.key_notices()}
+    for flow in flows:
+        found = list(ineffective_plugin_keys(flow.connector_config(), plugins, f"{flow}."))
+        with suppress(ConfigError):  # because the flow's own start reports it
+            found += [_as_written(flow, text) for text in check_worker(worker_config(flow), plugins)]
+        for text in found:
+            key = text.partition(" ")[0]
+            if key not in reported:
+                reported.add(key)
+                yield IgnoredKey(key, "unknown", text)
+
+
+def _as_written(flow: Flow, text: str) -> str:
+    """Return a warning about a converter's key with the prefix that the file has before it."""
+    key = text.partition(" ")[0]
+    written, _ = flow.config.written([key, f"{flow.target}.{key}"], key)
+    converter = key[: key.index(".converter.")]
+    return text.replace(f"{converter}.converter.", f"{written.removesuffix(key)}{converter}.converter.")
 
 
 class FlowWorker:

@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from connect.kafka.concurrency import Pauses, Scope, is_set_within, unless, wall
 from connect.kafka.tracing import configure_tracing
 from connectors.config.client_config import flow_clients, located_client
 from connectors.config.connector_configs import checkpoint_settings, source_settings
+from connectors.config.ignored_keys import connector_notices
 from connectors.formats.types import FlowName
 from connectors.strimzi.resource import chosen
 from connectors.strimzi.security import keys_in
@@ -68,6 +69,20 @@ def checked_connectors(found: TranslatedResource, worker: WorkerConfig) -> None:
             raise found.located(error, wanted) from None
 
 
+def plugin_key_warnings(found: TranslatedResource) -> Iterator[ConfigError]:
+    """Yield a warning, with its line in the resource, for each key that a transform, a predicate or a converter does
+    not use, and that the notices of the resource do not have."""
+    from connect.runtime.plugins.ineffective_plugin_keys import ineffective_plugin_keys
+    from connect.runtime.plugins.plugin_registry import Plugins
+
+    plugins = Plugins.discover()
+    for wanted in found.connectors:
+        reported = {one.key for one in connector_notices(wanted.config)}
+        for text in ineffective_plugin_keys(wanted.config, plugins):
+            if (key := text.partition(" ")[0]) not in reported:
+                yield found.located(ConfigError(text, key), wanted)
+
+
 async def run_until_signal(found: TranslatedResource, config: WorkerConfig) -> None:
     """Run a resource until SIGTERM or Ctrl-C. A start is retried while a cluster does not answer.
 
@@ -77,7 +92,9 @@ async def run_until_signal(found: TranslatedResource, config: WorkerConfig) -> N
     """
     async with stop_signals(exit_within_s=EXIT_WITHIN_S) as stop:
         pauses = Pauses(*START_DELAYS_S)
-        await imported(stop, "connect.cli.daemons.worker_process", plugins=True)
+        if await imported(stop, "connect.cli.daemons.worker_process", plugins=True):
+            for warning in plugin_key_warnings(found):
+                log.warning("%s", warning)
         while not stop.is_set():
             node, delay_s = _ResourceNode(found, config), pauses.next_s()
             try:

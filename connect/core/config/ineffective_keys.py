@@ -14,6 +14,7 @@ from connect.core.config.client_settings import (
     OF_CONNECTIONS,
     PRODUCER_USED,
 )
+from connect.core.config.config_def import split_list
 from connect.core.config.connector_settings import SOURCE_CONNECTOR
 from connect.core.config.properties import provider_notice
 from connect.core.config.rest_settings import ADMIN_HTTPS_PREFIX, CLIENT_AUTH, HTTPS_PREFIX
@@ -62,13 +63,32 @@ def listener_notice(key: str, prefix: str) -> str | None:
     return NOT_KNOWN + meant(key, OF_LISTENERS, prefix)
 
 
+def unlisted_step(key: str, listed: str, prefix: str = "") -> str | None:
+    """Return why a key such as ``transforms.mask.type`` has no effect: ``listed``, the value of ``transforms``,
+    does not name the step; None if it does. ``prefix`` is what the file has before both keys."""
+    names, _, rest = key.partition(".")
+    # What a reference stands for is not known here.
+    if "${" in listed or any(rest.startswith(f"{one}.") for one in split_list(listed)):
+        return None
+    return f"has no effect: {prefix}{names} does not name '{rest.partition('.')[0]}'"
+
+
+def override_notice(kind: str, name: str, needed: str) -> str | None:
+    """Return why the key ``name`` of a connector's override has no effect; None if it has one. ``needed``: the keys
+    without one of which the connector has no such client; empty if it has one."""
+    prefix = f"{kind}.override."
+    if needed and name in CLIENTS[kind].settings:
+        return f"has no effect without {needed}"
+    return _of_client(kind, name, prefix)
+
+
 def _of_key(key: str, value: str, props: Mapping[str, str]) -> str | None:
     for prefix in (ADMIN_HTTPS_PREFIX, HTTPS_PREFIX):
         if key.startswith(prefix):
             return listener_notice(key.removeprefix(prefix), prefix) or suites_notice(key, value)
     kind, dot, name = key.partition(".")
     if dot and kind in CLIENTS and key not in WORKER:
-        return _of_client(kind, name) or suites_notice(key, value)
+        return _of_client(kind, name, f"{kind}.") or suites_notice(key, value)
     if key.startswith(("internal.key.converter", "internal.value.converter")):
         return "has no effect: internal converters are JsonConverter without schemas"
     if key in ("plugin.path", "plugin.discovery"):
@@ -91,14 +111,15 @@ def _of_key(key: str, value: str, props: Mapping[str, str]) -> str | None:
     return NOT_KNOWN + meant(key, (*WORKER.settings, *LINK))
 
 
-def _of_client(kind: str, name: str) -> str | None:
-    """Return why a key of connectors' clients has no effect; None if it has one."""
+def _of_client(kind: str, name: str, prefix: str) -> str | None:
+    """Return why a key of connectors' clients has no effect; None if it has one. ``prefix`` is what the config has
+    before it."""
     known = CLIENTS[kind].settings
     if name.startswith("override."):
         of_all = f"{kind}.{name.removeprefix('override.')}"
         return f"has no effect in a worker's file: set it in a connector's config, or {of_all} for all connectors"
     if name not in known:
-        return NOT_KNOWN + meant(name, known, f"{kind}.")
+        return NOT_KNOWN + meant(name, known, prefix)
     if name in OF_CONNECTIONS or (name in SECURITY.settings and name not in IGNORED_SECURITY):
         return None  # a consumer's too, because it reads the offset topic that a connector has of its own
     if kind == "consumer":

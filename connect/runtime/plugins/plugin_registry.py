@@ -379,8 +379,8 @@ def _aliases(descriptions: Iterable[PluginDescription]) -> dict[str, str]:
 
 
 def check_worker(worker: WorkerConfig, plugins: Plugins) -> list[str]:
-    """Raise ConfigError for a missing converter or override policy, or a wrong setting of a converter; return a warning
-    for each key that Kafka's converters do not know. Of others' converters the declared settings may not be all."""
+    """Raise ConfigError for a missing converter or override policy, or a wrong setting of a converter; return the
+    :func:`unknown_keys` of the converters."""
     try:
         plugins.override_policy(worker)
         return [text for converter in CONVERTERS for text in _check_converter(worker, plugins, *converter)]
@@ -404,8 +404,20 @@ def _check_converter(worker: WorkerConfig, plugins: Plugins, key: str, kind: Plu
         found.config_def.parse({"converter.type": type_, **worker.with_prefix(f"{key}.")})
     except ConfigError as error:
         raise ConfigError(error.message, f"{key}.{error.key}") from None
-    if found.name.startswith("org.apache.kafka."):
-        for each in worker.with_prefix(f"{key}."):
-            if each not in found.config_def and each not in ("plugin.version", "converter.type"):
-                hint = meant(each, found.config_def.settings, f"{key}.")
-                yield f"{key}.{each} is not known to {name.rpartition('.')[2]} and has no effect{hint}"
+    own = worker.with_prefix(f"{key}.")
+    yield from unknown_keys(found, own, f"{key}.", ("plugin.version", "converter.type"))
+
+
+def unknown_keys(found: PluginDescription, keys: Iterable[str], prefix: str, implied: Iterable[str]) -> Iterator[str]:
+    """Yield a warning for each of ``keys`` that a plugin does not declare and Connect does not use; it begins with
+    ``prefix`` and the key."""
+    declared, used = found.config_def.settings, frozenset(implied)
+    is_kafkas = found.name.startswith("org.apache.kafka.")
+    for key in keys:
+        if key in declared or key in used or not (declared or is_kafkas):
+            continue
+        name, hint = found.name.rpartition(".")[2], meant(key, (*declared, *used), prefix)
+        if is_kafkas:
+            yield f"{prefix}{key} is not known to {name} and has no effect{hint}"
+        else:
+            yield f"{prefix}{key} is not a setting that {name} declares, so it may have no effect{hint}"

@@ -80,6 +80,8 @@ class StoreSettings:
     """Where a flow keeps its positions.
 
     ``transactional_id`` is the store's own, one per task; a store that opens with it fences the previous one.
+    ``read_topics``: the worker's offset topic, if ``offsets_topic`` is another one, and ``offsets_topic``, which takes
+    precedence; the first has the offsets of a flow that got its own topic later (``ConnectorOffsetBackingStore``).
     """
 
     connector: str
@@ -90,6 +92,7 @@ class StoreSettings:
     replication_factor: int = 3
     partitions: int = DEFAULT_PARTITIONS
     max_runs_per_chunk: int | None = None
+    read_topics: tuple[str, ...] = ()
 
 
 class MirrorPositionStore:
@@ -107,6 +110,7 @@ class MirrorPositionStore:
         self._cluster = cluster
         self._admin = admin
         self._settings = settings
+        self._read_topics = settings.read_topics or (settings.offsets_topic,)
         self._missing_rights = missing_rights or MissingRights()
         self._shared = shared
         self._own = TransactionalWriter(cluster, settings.transactional_id)
@@ -160,7 +164,7 @@ class MirrorPositionStore:
         altered only if a second read finds it with the same position."""
         before: dict[TopicPartition, tuple[Position, int | None]] = {}
         while True:
-            offsets, plain = await read_offsets(self._cluster, self._settings.offsets_topic)
+            offsets, plain = await read_offsets(self._cluster, *self._read_topics)
             read = await self._read_map(wanted)
             ours = plain.union(torn)
             starts = {one: self._start(one, read.positions.get(one), offsets, ours) async for one in in_turns(wanted)}
@@ -215,7 +219,7 @@ class MirrorPositionStore:
             async for position in in_turns(full):
                 positions[position.source] = position
                 records.append(self._position_record(position, is_complete=MapPair.of(position) in complete))
-                offsets.append(self._offset_record(position))
+                offsets += self._offset_records(position)
             await self._write([*records, *progress], offsets, positions)
         else:
             await self._progress.write(progress)
@@ -358,13 +362,14 @@ class MirrorPositionStore:
             self._settings.connector, self._settings.source_alias, topic, partition
         )
 
-    def _offset_record(self, position: Position) -> OutRecord:
-        key = self._java_key(position.source_topic, position.source_partition)
+    def _offset_records(self, position: Position) -> list[OutRecord]:
+        key, settings = self._java_key(position.source_topic, position.source_partition), self._settings
         last = position.next_source_offset - 1
-        # A tombstone if nothing was copied yet, because Java has no offset -1.
-        return OutRecord(
-            self._settings.offsets_topic, key, status_and_offset_topics.mirror_value(last) if last >= 0 else None
-        )
+        if last >= 0:
+            return [OutRecord(settings.offsets_topic, key, status_and_offset_topics.mirror_value(last))]
+        # Tombstones if nothing was copied yet, because Java has no offset -1; without one in the worker's topic, reads
+        # would return an older offset from there.
+        return [OutRecord(topic, key, None) for topic in self._read_topics]
 
     def _is_full(self, commit: Commit) -> bool:
         position = commit.position

@@ -381,8 +381,9 @@ class StoredRecords:
         return [other for other in self.names.get(pair.names(), ()) if other.is_predecessor_of(pair)]
 
 
-async def read_offsets(cluster: Cluster, topic: str) -> tuple[status_and_offset_topics.SourceOffsets, set[bytes]]:
-    """Return the offsets in ``topic``, and the keys of those that were written without a transaction."""
+async def read_offsets(cluster: Cluster, *topics: str) -> tuple[status_and_offset_topics.SourceOffsets, set[bytes]]:
+    """Return the offsets in ``topics``, of which a later one takes precedence, and the keys of those that were written
+    without a transaction."""
     state = status_and_offset_topics.SourceOffsets()
     plain: set[bytes] = set()
 
@@ -395,7 +396,8 @@ async def read_offsets(cluster: Cluster, topic: str) -> tuple[status_and_offset_
         elif record.key is not None:
             plain.discard(record.key)
 
-    await read_to_end(cluster, topic, fold, read_committed=True, only_last=True)
+    for topic in topics:
+        await read_to_end(cluster, topic, fold, read_committed=True, only_last=True)
     return state, plain
 
 

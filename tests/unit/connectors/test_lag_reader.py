@@ -41,7 +41,7 @@ def _java(offset: int | None) -> status_and_offset_topics.SourceOffsets:
     return state
 
 
-FLOW: Any = SimpleNamespace(name="mirror", source_alias="us", offsets_topic="offsets", map_topic="map")
+FLOW: Any = SimpleNamespace(name="mirror", source_alias="us", offsets_topics=("offsets",), map_topic="map")
 
 
 def stored(

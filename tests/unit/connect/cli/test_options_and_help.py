@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from connect.cli import main
 from connect.cli.options_and_help import EXAMPLES, GROUPS, Shell, completion, examples, taught, with_current_names
@@ -35,6 +36,33 @@ def commands(group: Any = GROUP, above: str = "") -> dict[str, Any]:
 def test_every_command_has_examples_and_every_example_a_command() -> None:
     """A new command gets its examples in ``connect/cli/options_and_help.py``, and its line in ``docs/commands.md``."""
     assert sorted(EXAMPLES) == sorted(commands())
+
+
+OF_WORKERS = [name for name, each in commands().items() if any("--rest" in one.opts for one in each.params)]
+
+
+@pytest.mark.parametrize("name", OF_WORKERS)
+def test_the_url_of_the_environment_is_the_default_of_the_option(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(OF_WORKERS) > 10
+
+    def url(*words: str) -> Any:
+        context = commands()[name].make_context(name, list(words), resilient_parsing=True)
+        (option,) = (one for one in context.command.params if "--rest" in one.opts)
+        found = context.params[option.name]
+        return [found] if isinstance(found, str) else found
+
+    monkeypatch.setenv("HELIOGRAPH_URL", "http://a:1")
+    assert url() == ["http://a:1"]
+    assert url("--rest", "http://b:2") == ["http://b:2"]
+
+
+def test_a_file_wins_over_the_url_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HELIOGRAPH_URL", "http://127.0.0.1:1")
+    runner, file = CliRunner(), tmp_path / "none.properties"
+    assert "none.properties: cannot be read" in runner.invoke(main.app, ["lag", str(file)]).output
+    assert "127.0.0.1:1" in runner.invoke(main.app, ["lag"]).output
+    both = runner.invoke(main.app, ["lag", str(file), "--rest", "http://b:2"]).output
+    assert "give either mm2.properties or --rest" in both
 
 
 @pytest.mark.parametrize("command", ["status", "lag", "offsets"])

@@ -17,7 +17,7 @@ from connect.core.model import NewTopic
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
 from connectors import policy
-from connectors.config.client_config import flow_clients
+from connectors.config.client_config import FlowClients, flow_clients
 from connectors.config.connector_configs import (
     MirrorSourceSettings,
     OffsetSyncsSettings,
@@ -346,6 +346,25 @@ async def test_topics_are_created_through_the_forwarding_admin() -> None:
     assert await make_topics(admin, [change], Refusals("us->eu")) == [change]
     assert admin.created == [NewTopic("us.t", 2, 1, {})]
     await admin.close()
+
+
+@pytest.mark.parametrize("kind", ["consumer", "admin"])
+def test_overrides_reach_no_client_of_the_copy(kind: str) -> None:
+    addresses = {"source.cluster.bootstrap.servers": "u:1", "target.cluster.bootstrap.servers": "e:1"}
+    worker = {"bootstrap.servers": "e:1", "group.id": "g", "client.id": ""}
+
+    def clients(key: str) -> FlowClients:
+        props = {**ALIASES, **addresses, key: "mine"}
+        return flow_clients("us->eu", props, worker, source="us", target="eu", locate=lambda error, *_: error)
+
+    assert clients(f"{kind}.override.client.id") == clients("unknown") != clients(f"{kind}.client.id")
+
+
+def test_a_flow_may_have_its_own_topic_of_offsets() -> None:
+    shared, key = "mm2-offsets.us.internal", "offsets.storage.topic"
+    own = settings(**{key: "own"})
+    assert (own.offsets_topic, own.offsets_topics) == ("own", (shared, "own"))
+    assert settings().offsets_topics == settings(**{key: shared}).offsets_topics == (shared,)
 
 
 @pytest.mark.usefixtures("installed")

@@ -49,6 +49,7 @@ def flow(alias: str, prefix: str = "", *, enabled: bool = True) -> Any:
 
     return SimpleNamespace(
         flow=f"{alias}->", name=_NAME, source_alias=alias, target_alias=f"not {alias}", offsets_topic=f"of {alias}",
+        offsets_topics=(f"of {alias}",),
         enabled=enabled, remote_topic=remote_topic, should_mirror=lambda topic: topic != "kept",
     )  # fmt: skip
 

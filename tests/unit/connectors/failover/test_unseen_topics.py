@@ -57,6 +57,7 @@ def flow(source: str, target: str, *, enabled: bool) -> Any:
         policy=DefaultReplicationPolicy(),
         map_topic=f"mm2-offset-map.{source}.internal",
         offsets_topic=f"mm2-offsets.{source}.internal",
+        offsets_topics=(f"mm2-offsets.{source}.internal",),
         enabled=enabled,
         should_mirror=lambda _: True,
         remote_topic=lambda topic: topic,

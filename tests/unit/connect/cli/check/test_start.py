@@ -53,6 +53,16 @@ C.bootstrap.servers = c:9092
 A->B.replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy
 B->A.replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy
 """
+_STEPS: Final = """\
+A->B.transforms = mark
+A->B.transforms.mark.type = org.apache.kafka.connect.transforms.InsertHeader
+A->B.transforms.mark.header = from
+A->B.transforms.mark.value.literal = A
+A->B.transforms.mark.value.litral = A
+A->B.transforms.gone.type = org.apache.kafka.connect.transforms.RegexRouter
+A->B.key.converter.schemas.enable = false
+B.value.converter.x = y
+"""
 _HTTPS: Final = "listeners = https://127.0.0.1:0\nlisteners.https.ssl.keystore.location = {folder}/none.p12\n"
 
 
@@ -86,6 +96,12 @@ def stores(prefix: str, name: str = "store.p12", password: str = "guess", kind: 
     given = {"location": f"{{folder}}/{name}", "password": password, "type": kind}
     lines = "".join(f"{prefix}ssl.truststore.{key} = {value}\n" for key, value in given.items() if value)
     return f"{prefix}security.protocol = SSL\n{lines}"
+
+
+def _without_tls(resource: str) -> str:
+    """The resource with a source whose secret no start has to read."""
+    before, _, after = resource.partition("        tls:\n")
+    return before + after[after.index("      sourceConnector") :]
 
 
 def start_worker(file: Path) -> int:
@@ -137,6 +153,7 @@ ROWS: Final[dict[str, tuple[FileKind, Start, str, int]]] = {
         0,
     ),
     "old mirror": (FileKind.MIRROR, start_mirror, MIRROR + _OLD_FLOW, 6),
+    "mirror, keys of plugins": (FileKind.MIRROR, start_mirror, MIRROR + _STEPS, 4),
     "mirror, open": (FileKind.MIRROR, start_mirror, MIRROR + _PUBLIC + _OPEN, 2),
     "mirror, no keys": (FileKind.MIRROR, start_mirror, MIRROR + _PUBLIC + _HTTPS, 0),
     "mirror, wrong value": (FileKind.MIRROR, start_mirror, MIRROR + "A->B.tasks.max = 0\n", 0),
@@ -147,6 +164,12 @@ ROWS: Final[dict[str, tuple[FileKind, Start, str, int]]] = {
         FileKind.STRIMZI,
         start_resource,
         RESOURCE.replace("client.id: x", "client.id: ${strimzienv:NO_SUCH_NAME}"),
+        2,
+    ),
+    "resource, keys of plugins": (
+        FileKind.STRIMZI,
+        start_resource,
+        _without_tls(RESOURCE).replace("tasksMax: 2\n", "tasksMax: 2\n        config: {key.converter.x: z}\n"),
         2,
     ),
     "resource, no secret": (FileKind.STRIMZI, start_resource, RESOURCE.replace("us-ca", "none"), 1),

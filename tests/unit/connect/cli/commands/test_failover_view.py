@@ -175,6 +175,17 @@ def test_what_was_shown_before_a_move_is_not_shown_behind_it(capsys: pytest.Capt
     assert [line.split()[0] for line in said.splitlines() if " us.t-0 " in line] == ["g1"], "that has changed"
 
 
+def test_an_undo_is_named_only_if_there_is_something_to_undo(capsys: pytest.CaptureFixture[str]) -> None:
+    looked = plan(Snapshot("us", "eu"), FailoverOptions())
+    done = FailoverResult(looked, restart="heliograph connectors resume A")
+    show_done(done, looked, Path("mm2.properties"), everything=False)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "To undo" not in said
+    assert said.endswith("there is nothing to undo. To start the flow again: heliograph connectors resume A")
+    show_done(replace(done, restart=""), looked, Path("mm2.properties"), everything=False)
+    assert "To undo: heliograph undo mm2.properties --to eu --execute" in " ".join(capsys.readouterr().out.split())
+
+
 def test_an_undo_names_the_groups_that_it_would_change() -> None:
     run = FailoverRun("1", "us", "eu", groups={"mail": (), "billing": ()})
     assert described(run).startswith("offsets of 2 groups (billing, mail), 0 starts of flows and ACLs of 0 topics")

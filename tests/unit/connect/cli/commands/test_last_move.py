@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from connect.cli.commands.flow_looks import last_move
-from connectors.failover.journal import FailoverRun, GroupBefore, RunState
+from connectors.failover.journal import FailoverRun, GroupBefore, RunState, last_move
 
 MOVED = {"billing": (GroupBefore("billing", "us.orders", 0, None, "", 120),)}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from connect.cli import tables
 from connect.cli.commands import takeover
 from connectors.inspection.takeover_check import Met, PartitionStart, TakeoverCheck
 
@@ -15,6 +16,17 @@ def test_a_start_is_no_step_while_a_cluster_does_not_answer(capsys: pytest.Captu
         "  not checked: no broker answers",
         "  1. run this check again when everything can be checked",
     ]
+
+
+def test_a_short_name_is_not_broken_on_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "_PIPE_COLUMNS", 80)
+    parts = [PartitionStart("heartbeats", 0, "us.heartbeats", end, "stored-offset", 0, end, end) for end in (93, 1000)]
+    takeover._show(TakeoverCheck("us->eu", tuple(parts)), everything=False)
+    said = capsys.readouterr().out
+    assert said.count("heartbeats-0 ") == 2
+    assert all(len(line) <= 80 for line in said.splitlines())
 
 
 def test_json_has_the_keys_of_what_a_run_would_find() -> None:

@@ -140,6 +140,13 @@ async def test_mistakes_are_counted_and_told_all_at_once() -> None:
 
 async def test_keys_without_effect_are_warnings_which_javas_answer_does_not_have() -> None:
     assert orjson.loads(orjson.dumps(await validated({**GOOD, "sped": "4"})))["warnings"] == ["sped has no effect"]
+    steps = {"transforms": "up", "transforms.up.type": "Hoist", "transforms.up.field": "x"}
+    assert "warnings" not in orjson.loads(orjson.dumps(await validated({**GOOD, **steps})))
+    answer = orjson.loads(orjson.dumps(await validated({**GOOD, **steps, "sped": "4", "transforms.up.depht": "2"})))
+    own, step = answer["warnings"]
+    assert own == "sped has no effect"
+    assert step.startswith("transforms.up.depht is not a setting that Hoist declares")
+    assert step.endswith("; is transforms.up.depth meant?")
     assert "warnings" not in orjson.loads(orjson.dumps(await validated(GOOD)))
 
 
