@@ -268,6 +268,11 @@ class LogReader:
                 self.bytes += len(raw)
                 if self._pace is not None:
                     await self._pace.took(len(raw))
+                if found and self.deleted and found[0].first < self.deleted[-1][1] == position:
+                    # A log that begins inside a batch still has all of it.
+                    first, _ = self.deleted.pop()
+                    if first < found[0].first:
+                        self.deleted.append((first, found[0].first))
                 if following > position:
                     return following, found
         raise self._unreadable(f"offset {position}", why)
