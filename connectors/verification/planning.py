@@ -398,7 +398,9 @@ async def _place(scope: PartitionScope, reader: MapReader, options: VerifyOption
         if scope.begin >= upstream and (is_new or scope.begin > done.result.verified_to):
             place = await reader.forward(scope.pair, scope.begin)
             if place is not None and place.offset > target_start:
-                explain(max(scope.target_begin, target_start), place.offset, RangeReason.RETENTION_SOURCE, "target")
+                # A source that has all from its first offset on has deleted no record of which that is a copy.
+                reason = RangeReason.RETENTION_SOURCE if log_start else RangeReason.NOT_OF_FLOW
+                explain(max(scope.target_begin, target_start), place.offset, reason, "target")
                 scope.target_begin = place.offset
             scope.may_begin_later = (False, False)
     scope.target_begin = max(scope.target_begin, target_start)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Final
 
-from connect.core.wording import bytes_text, in_utc
+from connect.core.wording import bytes_text, counted, in_utc
 from connectors.verification.report import Difference, ExplainedRange, VerificationResult
 from connectors.verification.reports.summary import (
     TopicCoverage,
@@ -155,7 +155,7 @@ def _explained(result: VerificationResult) -> Iterator[str]:
         for one in found
     )
     yield from _table(("reason", "side", "ranges#", "offsets#", "records#"), summed)
-    yield f"<details><summary>The {min(len(rows), _MOST):,} ranges</summary>"
+    yield f"<details><summary>{counted(min(len(rows), _MOST), 'range')}</summary>"
     yield from _table(("partition", "side", "first#", "last#", "reason"), map(_range, rows[:_MOST]))
     if len(rows) > _MOST:
         yield f'<p class="soft">{len(rows) - _MOST:,} more in the JSON report.</p>'
