@@ -22,7 +22,7 @@ from connectors.control_link.protocol import PartitionPlan
 from connectors.formats.types import TopicPartition
 from connectors.verification import log_reader
 from connectors.verification.direct import compare_topics
-from connectors.verification.log_reader import LogReader
+from connectors.verification.log_reader import LogReader, is_abort
 from connectors.verification.ranges import RangePlan
 from connectors.verification.task import VerificationTask
 from tests.kit.direct import Broker
@@ -178,6 +178,28 @@ async def test_logs_whose_batches_are_cut_differently_are_equal(
         await write(sides.target, topic, many, partition)
     report = await compare_topics(sides.source, sides.target, {topic: topic})
     assert (report.difference, report.records) == (None, 60_000)
+
+
+async def test_a_whole_log_has_its_abort_markers(sides: Sides, new_topic: Callable[..., Awaitable[str]]) -> None:
+    """They are what is left of a transaction whose records a cleaner has removed."""
+    topic = await new_topic()
+    async with producing(sides.source, transactional_id=topic) as producer:
+        for end in (producer.abort_transaction, producer.commit_transaction):
+            await producer.begin_transaction()
+            await send(producer, topic, records(2))
+            await end()
+    cluster = Cluster(sides.source)
+    found = []
+    for is_committed, is_whole in ((True, False), (False, False), (True, True)):
+        reader = LogReader(cluster, TopicPartition(topic, 0), 0, 6, is_committed=is_committed, fetch_bytes=1 << 20)
+        reader.is_whole = is_whole
+        batches = []
+        while (batch := await reader.next()) is not None:
+            batches.append((batch.first, batch.is_control and is_abort(batch, "a log")))
+        found.append(batches)
+        await reader.close()
+    await cluster.close()
+    assert found == [[(3, False)], [(0, False), (3, False)], [(0, False), (2, True), (3, False), (5, False)]]
 
 
 async def test_a_log_that_begins_inside_a_batch_has_all_of_it(
