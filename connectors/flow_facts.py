@@ -230,6 +230,7 @@ class VerifiedFacts(Wired):
         new_partitions: Partitions with copies of which nothing was compared.
         rest_s: About how long a verification of all this would take; -1 if unknown.
         recreated: Source topics that were recreated since, or whose copies were; None if that is unknown.
+        undecided: Records that look like differences, and no log says any more whether they are.
     """
 
     ended_ms: int
@@ -240,6 +241,7 @@ class VerifiedFacts(Wired):
     new_partitions: int = 0
     rest_s: float = -1.0
     recreated: tuple[str, ...] | None = ()
+    undecided: int = 0
 
 
 def verified_text(facts: VerifiedFacts, at_ms: int) -> str:
@@ -254,6 +256,8 @@ def verified_text(facts: VerifiedFacts, at_ms: int) -> str:
     found = "equal"
     if facts.differences:
         found = differences_text(facts)
+    if facts.undecided:
+        found += f", {facts.undecided:,} undecided"
     if facts.unread:
         found += f" in what could be compared, {counted(facts.unread, 'partition')} could not"
     return f"{when}: {found}, {counted(facts.records, 'record')} compared.{_recreated(facts)}{_new(facts)}"

@@ -54,7 +54,8 @@ def verify(
 
     It continues where the last run ended. Progress is printed to standard error, with --json as JSON lines.
 
-    Exit codes: 0 equal, 2 differences, 1 an error, or no difference and partitions that could not be compared."""
+    Exit codes: 0 equal (undecided records do not count), 2 differences, 1 an error, or no difference and partitions
+    that could not be compared."""
     from connect.cli.commands import verify as command
 
     if check_report is not None:

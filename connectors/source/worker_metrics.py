@@ -160,7 +160,7 @@ _OF_SPARK: Final[Rows[SparkEngine]] = (
     ("lost_total", "Drivers of Spark that have ended without having been asked to.", lambda one, _: one.lost),
 )
 #: Of a flow that was never verified.
-_NOT_VERIFIED: Final = VerifiedFacts(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
+_NOT_VERIFIED: Final = VerifiedFacts(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, undecided=UNKNOWN)
 #: The two of what is unverified are of the partitions here, the others are the same on every worker.
 _VERIFIED: Final[Rows[VerifiedFacts]] = (
     (
@@ -177,6 +177,11 @@ _VERIFIED: Final[Rows[VerifiedFacts]] = (
         "flow_verified_differences",
         "Differences that verifications found since the last full one; -1 if none ended.",
         lambda one, _: one.differences,
+    ),
+    (
+        "flow_verified_undecided",
+        "Records that look like differences to verifications, and no log decides; -1 if none ended.",
+        lambda one, _: one.undecided,
     ),
     (
         "flow_verified_unread_partitions",

@@ -32,7 +32,7 @@ from connectors.verification.alignment import (
 from connectors.verification.last_records import LastRecords
 from connectors.verification.log_reader import Cursor, LogReader, Transform, is_same
 from connectors.verification.ranges import Findings, RangePlan, RangeResult, of_others
-from connectors.verification.report import Difference, DifferenceKind, RangeReason
+from connectors.verification.report import Difference, DifferenceKind, RangeReason, UndecidedReason
 
 #: Records of each log that are aligned at once: first, and at most.
 _FIRST_WINDOW: Final = 64
@@ -69,7 +69,7 @@ class Comparison:
         self._last_records: LastRecords | None = None
         if any(plan.is_compacted):
             is_transformed = transform is not None
-            self._last_records = LastRecords(plan, self._again, self._found, is_transformed=is_transformed)
+            self._last_records = LastRecords(plan, self._again, open_reader, self._found, is_transformed=is_transformed)
 
     @property
     def read_bytes(self) -> int:
@@ -91,6 +91,7 @@ class Comparison:
                 "source", self._plan.begin, self._source.position - 1, RangeReason.FILTERED, result.filtered
             )
         result.differences.sort(key=_place)
+        result.undecided.sort(key=_place)
         return result
 
     async def _walk(self) -> None:
@@ -300,7 +301,11 @@ class Comparison:
         for one in ours:
             self._differs(DifferenceKind.MISSING, one, None, describe_record(one.record))
         for one in theirs:
-            self._differs(DifferenceKind.EXTRA, None, one, describe_record(one.record))
+            what = describe_record(one.record)
+            if one.record.offset < self._plan.map_begin:
+                self._found.doubt(DifferenceKind.EXTRA, None, one.record.offset, what, UndecidedReason.BEFORE_MAP)
+            else:
+                self._differs(DifferenceKind.EXTRA, None, one, what)
 
     def _without_explained(self, ours: list[Lone], theirs: list[Lone]) -> tuple[list[Lone], list[Lone]]:
         """Explain the records that are in a gap, and those whose counterparts the other log has deleted."""

@@ -24,6 +24,9 @@ held in memory. If they are too many, all keys are looked at, a part of them (by
 Rule 2 of a key that has more behind the compared ends needs one thing else, that its last record is in each log once.
 A cleaner goes from a log's begin, so of two equal records the earlier one goes first, and one alone is the last.
 
+What a cleaner of the source has removed may have been the proof of a difference, or that there is none; such a key is
+undecided (``removed.py``).
+
 What this does not see: a record that is not its key's last, a tombstone that is gone with all before it, and a last
 record that follows itself.
 """
@@ -31,7 +34,7 @@ record that follows itself.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Any, Final, NamedTuple
@@ -43,13 +46,13 @@ from connectors.verification.alignment import (
     describe_change,
     describe_record,
     digest_of,
-    has_own_time,
     resemblance,
-    timestamp_of,
 )
-from connectors.verification.log_reader import Cursor
+from connectors.verification.lasts import Key, KeyLasts, Last
+from connectors.verification.log_reader import Cursor, LogReader
 from connectors.verification.ranges import Findings, RangePlan, of_others
-from connectors.verification.report import NAMED_DIFFERENCES, DifferenceKind, RangeReason
+from connectors.verification.removed import Removed
+from connectors.verification.report import NAMED_DIFFERENCES, DifferenceKind, RangeReason, UndecidedReason
 
 #: Keys of the records behind one in doubt that are asked where it lies.
 _WITNESSES: Final = 32
@@ -66,46 +69,6 @@ _ALIKE_WITHOUT_KEY: Final = 2
 
 _NEVER: Final = 2**63
 
-_Key = bytes | None
-
-
-class Last(NamedTuple):
-    """The last record of a key in one log. ``time_ms`` is None if the target's log has set it."""
-
-    offset: int
-    digest: int
-    time_ms: int | None
-    is_tombstone: bool
-
-    @classmethod
-    def of(cls, record: Any, is_target: bool) -> Last:
-        time_ms = None if is_target and has_own_time(record) else timestamp_of(record)
-        return cls(record.offset, digest_of(record, False), time_ms, record.value is None)
-
-    def is_same(self, other: Last) -> bool:
-        return self.digest == other.digest and self._is_of_time(other)
-
-    def is_like(self, other: Last) -> bool:
-        return self.digest == other.digest or self._is_of_time(other)
-
-    def _is_of_time(self, other: Last) -> bool:
-        return self.time_ms is None or other.time_ms is None or self.time_ms == other.time_ms
-
-
-@dataclass(slots=True)
-class _Lasts:
-    """The last records of one key; ``is_later``: whether source and target have more of it behind the compared ends,
-    ``is_deleted_later``: whether the source has a tombstone there that may have been copied."""
-
-    source: Last | None = None
-    target: Last | None = None
-    is_later: tuple[bool, bool] = (False, False)
-    is_deleted_later: bool = False
-
-    @property
-    def is_same(self) -> bool:
-        return self.source is not None and self.target is not None and self.source.is_same(self.target)
-
 
 @dataclass(slots=True)
 class _KeySeen:
@@ -113,37 +76,44 @@ class _KeySeen:
     the source's last record, and of the target's."""
 
     record: Any = None
-    behind: list[_Key] = field(default_factory=list)
+    behind: list[Key] = field(default_factory=list)
     offsets: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
 
 
-_Fault = tuple[_Key, _Lasts]
+_Fault = tuple[Key, KeyLasts]
 
 
 class _Moved(NamedTuple):
     """A record that is in both logs without a partner; ``witness``: the key of the next record that has one."""
 
-    key: _Key
+    key: Key
     source_offset: int
     target_offset: int
-    witness: _Key
+    witness: Key
 
 
 class LastRecords:
-    """Judges the keys of one range. ``open_cursor``: opens a side, "source" or "target", from the range's begin on."""
+    """Judges the keys of one range. ``open_cursor``: opens a side, "source" or "target", from the range's begin on;
+    ``open_reader``: from an offset to another, without the flow's transforms."""
 
     def __init__(
-        self, plan: RangePlan, open_cursor: Callable[[str], Cursor], found: Findings, *, is_transformed: bool
+        self,
+        plan: RangePlan,
+        open_cursor: Callable[[str], Cursor],
+        open_reader: Callable[[str, int, int], LogReader],
+        found: Findings,
+        *,
+        is_transformed: bool,
     ) -> None:
-        self._plan, self._open, self._found = plan, open_cursor, found
+        self._plan, self._open, self._open_reader, self._found = plan, open_cursor, open_reader, found
         # A transform may drop, or give another key to, what the source's cleaner removed a record for.
         self._is_extra_told = not (is_transformed and plan.is_compacted[0])
         self._is_transformed = is_transformed
         #: Source records from here on are not copied, if that is known.
         self._uncopied_from = _NEVER
         #: None: too many, so all are.
-        self._suspects: set[_Key] | None = set()
-        self._left: set[_Key] = set()
+        self._suspects: set[Key] | None = set()
+        self._left: set[Key] = set()
         self._held_bytes = 0
         self._moved: list[_Moved] = []
         self._lone: tuple[list[int], list[int]] = ([], [])
@@ -190,33 +160,51 @@ class LastRecords:
         self._source_end = source_end
         if self._plan.due < 0 and not self._is_transformed:
             self._uncopied_from = await self._first_uncopied()
-        total, faults, foreign, offsets = 0, list[_Fault](), list[_Fault](), list[int]()
-        parts = [(0, 0)]
+        total, undecided, offsets = 0, 0, list[int]()
+        faults, foreign, doubtful = list[_Fault](), list[_Fault](), list[_Fault]()
+        reasons: dict[Key, UndecidedReason] = {}
+        removed, parts = Removed(self._plan, self._open_reader), [(0, 0)]
         while parts:
+            found = list[_Fault]()
             for key, one in (await self._lasts(self._suspects, parts)).items():
                 if key in self._left or not self._is_fault(one):
                     continue
                 if one.target is not None and self._is_foreign(one):
-                    offsets.append(one.target.offset)
                     foreign.append((key, one))
+                    if one.target.offset >= self._plan.map_begin:
+                        offsets.append(one.target.offset)
+                    elif not one.is_later[0]:
+                        reasons[key] = UndecidedReason.BEFORE_MAP
+                        doubtful.append((key, one))
+                        undecided += 1
                     continue
-                total += 1
-                faults.append((key, one))
-            faults, foreign = (nsmallest(NAMED_DIFFERENCES, some, key=_place) for some in (faults, foreign))
-        unnamed = total - len(faults)
-        self._found.count(unnamed)
+                found.append((key, one))
+            doubts = await removed.doubts(found, is_extra_told=self._is_extra_told)
+            reasons |= doubts
+            doubtful += [fault for fault in found if fault[0] in doubts]
+            faults += [fault for fault in found if fault[0] not in doubts]
+            undecided, total = undecided + len(doubts), total + len(found) - len(doubts)
+            faults, foreign, doubtful = (
+                nsmallest(NAMED_DIFFERENCES, some, key=_place) for some in (faults, foreign, doubtful)
+            )
+            reasons = {key: reasons[key] for key, _ in doubtful}
+        unnamed = total - len(faults), undecided - len(doubtful)
+        self._found.count(unnamed[0])
+        self._found.count_undecided(unnamed[1])
         if faults or foreign:
             await self._name(dict(faults), dict(foreign))
-        await self._find_order()
+        if doubtful:
+            await self._name_undecided(dict(doubtful), reasons)
+        await self._find_order(removed)
         if offsets:
             self._found.explain("target", min(offsets), max(offsets), RangeReason.NOT_OF_FLOW, len(offsets))
         for side, lone, faulty, others in zip(
             ("source", "target"), self._lone, self._faulty, (0, len(offsets)), strict=True
         ):
-            if lone and (count := lone[2] - faulty - others - unnamed) > 0:
+            if lone and (count := lone[2] - faulty - others - sum(unnamed)) > 0:
                 self._found.explain(side, lone[0], lone[1], RangeReason.COMPACTED, count)
 
-    def _is_fault(self, one: _Lasts) -> bool:
+    def _is_fault(self, one: KeyLasts) -> bool:
         """Whether a key breaks rule 1, however its last records lie."""
         source, target = one.source, one.target
         if one.is_same or (source is None and target is None):
@@ -230,23 +218,24 @@ class LastRecords:
             return self._is_extra_told and not (one.is_later[0] or (is_source_cleaned and target.is_tombstone))
         return not (is_target_cleaned and one.is_later[1])
 
-    def _is_foreign(self, one: _Lasts) -> bool:
-        """Whether the target's last record is none that the map knows, and not the source's altered."""
+    def _is_foreign(self, one: KeyLasts) -> bool:
+        """Whether the target's last record is none that the map knows, and not the source's altered. What lies before
+        the map may be a copy."""
         assert one.target is not None
         if one.source is not None and one.source.is_like(one.target):
             return False
-        return self._is_of_others(one.target.offset)
+        return self._is_of_others(one.target.offset) or one.target.offset < self._plan.map_begin
 
     # -- passes over the logs -----------------------------------------------------------------------------
 
     async def _lasts(
-        self, keys: Collection[_Key] | None, parts: list[tuple[int, int]] | None = None
-    ) -> dict[_Key, _Lasts]:
+        self, keys: Collection[Key] | None, parts: list[tuple[int, int]] | None = None
+    ) -> dict[Key, KeyLasts]:
         """Return the last records of the keys whose hash is in the last of ``parts`` (a number of bits, and these),
         which is taken off. If they are too many they are halved, and the other half is added to ``parts``."""
         bits, value = parts.pop() if parts else (0, 0)
         most_bytes, held_bytes = 2 * self._plan.held_bytes, 0
-        found: dict[_Key, _Lasts] = {}
+        found: dict[Key, KeyLasts] = {}
         for is_target, side, end in ((0, "source", self._source_end), (1, "target", self._plan.target_end)):
             gaps = self._plan.target_gaps if is_target else self._plan.gaps
             cursor = self._open(side)
@@ -263,7 +252,7 @@ class LastRecords:
                             continue
                         one = found.get(key)
                         if one is None:
-                            one = found[key] = _Lasts()
+                            one = found[key] = KeyLasts()
                             held_bytes += _KEY_BYTES + len(key)
                         if record.offset >= end:
                             one.is_later = (one.is_later[0], True) if is_target else (True, one.is_later[1])
@@ -286,7 +275,7 @@ class LastRecords:
     async def _first_uncopied(self) -> int:
         """Return the offset of the first source record behind the compared end that the target would have if it was
         copied: the last of its key, with a value, and no record of others at the target lets a cleaner remove it."""
-        places: dict[_Key, tuple[int, bool]] = {}
+        places: dict[Key, tuple[int, bool]] = {}
         cursor = self._open("source")
         try:
             await cursor.reader.extend()
@@ -310,7 +299,7 @@ class LastRecords:
             default=_NEVER,
         )
 
-    async def _look(self, faults: dict[_Key, _Lasts], is_target: bool) -> dict[_Key, _KeySeen]:
+    async def _look(self, faults: dict[Key, KeyLasts], is_target: bool) -> dict[Key, _KeySeen]:
         """Return what one log has of the keys in doubt."""
         found = {key: _KeySeen() for key in faults}
         end = self._plan.target_end if is_target else self._source_end
@@ -343,15 +332,15 @@ class LastRecords:
 
     # -- names -------------------------------------------------------------------------------------------------
 
-    async def _name(self, faults: dict[_Key, _Lasts], foreign: dict[_Key, _Lasts]) -> None:
+    async def _name(self, faults: dict[Key, KeyLasts], foreign: dict[Key, KeyLasts]) -> None:
         """Report the faults as what they are, and of what is ``foreign`` to the map what the source has too."""
         both = {**faults, **foreign}
         here, there = await self._look(both, False), await self._look(both, True)
         behind = {key for seen in (here, there) for one in seen.values() for key in one.behind}
         known = await self._lasts(behind)
-        missing, extra = list[_Key](), list[_Key]()
+        missing, extra = list[Key](), list[Key]()
 
-        def place(mine: _Key, other: _Key) -> int:
+        def place(mine: Key, other: Key) -> int:
             """Return whether the target's last record of a key lies further on (1) than the source's of one, or before
             it (-1), or at the same place (0)."""
             one, two = both[mine].source, both[other].target
@@ -374,7 +363,7 @@ class LastRecords:
             if key in foreign:
                 if len(other.offsets[1]) > len(has_theirs) > 0:
                     extra.append(key)
-                elif one.source and not has_ours and place(key, key) < 0:
+                elif one.source and not has_ours and (self._is_old(one, mine) or place(key, key) < 0):
                     missing.append(key)
                 continue
             if one.source is None or one.target is None:
@@ -418,12 +407,27 @@ class LastRecords:
             else:
                 self._differs(DifferenceKind.EXTRA, None, record.offset, describe_record(record))
 
+    async def _name_undecided(self, doubtful: dict[Key, KeyLasts], reasons: Mapping[Key, UndecidedReason]) -> None:
+        here, there = await self._look(doubtful, False), await self._look(doubtful, True)
+        for key, one in doubtful.items():
+            if one.target is None:
+                if mine := here[key].record:
+                    self._faulty[0] += 1
+                    self._found.doubt(DifferenceKind.MISSING, mine.offset, None, describe_record(mine), reasons[key])
+            elif (other := there[key].record) and not self._is_old(one, here[key]):
+                self._faulty[1] += 1
+                self._found.doubt(DifferenceKind.EXTRA, None, other.offset, describe_record(other), reasons[key])
+
+    def _is_old(self, one: KeyLasts, mine: _KeySeen) -> bool:
+        """Whether the target's last record is a copy before the map, of an older one that the source still has."""
+        return one.target is not None and one.target.offset < self._plan.map_begin and len(mine.offsets[1]) > 0
+
     def _changed(self, mine: Any, other: Any) -> None:
         fields = changed_fields(mine, other)
         what = describe_change(mine, other, fields)
         self._differs(DifferenceKind.CHANGED, mine.offset, other.offset, what, fields)
 
-    async def _find_order(self) -> None:
+    async def _find_order(self, removed: Removed) -> None:
         """Report what breaks rule 2: a last record without a partner in either log, and another one that it passed."""
         if not self._moved:
             return
@@ -441,8 +445,14 @@ class LastRecords:
                     places.pop(key, None)
         moved = {one.key for one in self._moved if places.get(one.key) == (one.source_offset, one.target_offset)}
         asked = moved | {one.witness for one in self._moved if one.key in moved}
-        for source, target, key in _out_of_order(sorted((*places[key], key) for key in asked if key in places)):
-            self._differs(DifferenceKind.ORDER, source, target, f"at another place: the last record of key {key!r}")
+        passed = _out_of_order(sorted((*places[key], key) for key in asked if key in places))
+        doubts = await removed.doubts(((key, known[key]) for *_, key in passed), is_extra_told=True)
+        for source, target, key in passed:
+            what = f"at another place: the last record of key {key!r}"
+            if key in doubts:
+                self._found.doubt(DifferenceKind.ORDER, source, target, what, doubts[key])
+            else:
+                self._differs(DifferenceKind.ORDER, source, target, what)
 
     def _differs(
         self, kind: DifferenceKind, source: int | None, target: int | None, what: str, fields: tuple[str, ...] = ()
@@ -452,7 +462,7 @@ class LastRecords:
         self._found.differs(kind, source, target, what, fields)
 
 
-def _is_ours(one: _Lasts) -> bool:
+def _is_ours(one: KeyLasts) -> bool:
     """Whether the target has of a key what the source has up to the compared end, and nothing behind it."""
     return not one.is_later[1] and (one.is_same or one.source is one.target is None)
 

@@ -44,6 +44,7 @@ class LastVerification(Wired):
         ids: By source topic its id, its target topic, and the id of that, as in :class:`TopicPair`.
         recreated: The source topics of which either log has another id now, None if that is unknown. It is found
             at each read.
+        undecided: How many records look like differences and no log decides any more.
     """
 
     ended_ms: int = -1
@@ -54,10 +55,18 @@ class LastVerification(Wired):
     verified_to: Mapping[str, Sequence[int]] = field(default_factory=dict)
     ids: Mapping[str, Sequence[str]] = field(default_factory=dict)
     recreated: tuple[str, ...] | None = ()
+    undecided: int = 0
 
     async def facts(self, lags: Iterable[PartitionLag] | None, policy: ReplicationPolicy) -> VerifiedFacts:
         """Return what is known with the positions of ``lags``, None if they are unknown."""
-        known = VerifiedFacts(self.ended_ms, self.records, self.differences, self.unread, recreated=self.recreated)
+        known = VerifiedFacts(
+            self.ended_ms,
+            self.records,
+            self.differences,
+            self.unread,
+            recreated=self.recreated,
+            undecided=self.undecided,
+        )
         if lags is None:
             return known
         offsets, partitions, recreated = 0, 0, frozenset(self.recreated or ())
@@ -94,6 +103,7 @@ def after_run(
         ended_ms=result.ended_ms if is_whole else before.ended_ms,
         records=sum(one.records for one in results),
         differences=sum(one.differences_total for one in results),
+        undecided=sum(one.undecided_total for one in results),
         unread=max(len(result.unread), 0 if is_whole else before.unread),
         offsets_s=offsets / result.read_s if measures and offsets and result.read_s > 0 else before.offsets_s,
         verified_to=verified_to,

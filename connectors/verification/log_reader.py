@@ -86,6 +86,10 @@ class LogBatch(NamedTuple):
     def is_log_append_time(self) -> bool:
         return bool(self.attributes & _LOG_APPEND_TIME)
 
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & _CONTROL)
+
 
 def is_same(source: LogBatch, target: LogBatch) -> bool:
     """Whether two batches hold the same records without a look inside: same codec, count, times and payload."""
@@ -194,6 +198,8 @@ class LogReader:
         #: First offsets, and those behind the last, that were deleted while, or before, they were read.
         self.deleted: list[tuple[int, int]] = []
         self.bytes = 0
+        #: Return control batches and aborted ones too.
+        self.is_whole = False
         self._cluster = cluster
         self._partition = partition
         self._is_committed = is_committed
@@ -268,6 +274,11 @@ class LogReader:
                 self.bytes += len(raw)
                 if self._pace is not None:
                     await self._pace.took(len(raw))
+                if found and self.deleted and found[0].first < self.deleted[-1][1] == position:
+                    # A log that begins inside a batch still has all of it.
+                    first, _ = self.deleted.pop()
+                    if first < found[0].first:
+                        self.deleted.append((first, found[0].first))
                 if following > position:
                     return following, found
         raise self._unreadable(f"offset {position}", why)
@@ -352,20 +363,22 @@ class LogReader:
                 while open_aborts and open_aborts[0][0] <= batch.last:
                     aborting.add(open_aborts.popleft()[1])
                 if attributes & _CONTROL:
-                    if _is_abort(batch, self.where):
+                    if is_abort(batch, self.where):
                         aborting.discard(producer)
-                    following = max(following, batch.last + 1)
-                    continue
+                    if not self.is_whole:
+                        following = max(following, batch.last + 1)
+                        continue
             following = max(following, batch.last + 1)
             if batch.last < position or batch.first >= self.end:
                 continue
             is_aborted = bool(batch.attributes & _TRANSACTIONAL) and producer in aborting
-            if batch.records and not is_aborted:
+            if batch.records and (self.is_whole or not is_aborted):
                 found.append(batch)
         return following, found
 
 
-def _is_abort(batch: LogBatch, where: str) -> bool:
+def is_abort(batch: LogBatch, where: str) -> bool:
+    """Whether a control batch ends a transaction that was aborted."""
     return any(record.key is not None and record.key[2:4] == _ABORT for record in decoded(batch, where))
 
 

@@ -7,9 +7,11 @@ and what only the source has behind the stored position is not copied yet.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 from connect.core.errors import ConfigError, PermanentError
 from connect.kafka.cluster import Cluster, TopicMetadata
@@ -24,7 +26,7 @@ from connectors.internal_topics import read_copied
 from connectors.offset_map.reader import ChunkRewritten, MapReader
 from connectors.offset_map.runs_and_chunks import MapPair
 from connectors.topic_sync.partition_assignment import selected
-from connectors.verification.ranges import RangePlan
+from connectors.verification.ranges import MOST_RUNS, NO_MAP, RangePlan
 from connectors.verification.report import ExplainedRange, PartitionResult, RangeReason
 from connectors.verification.state import Verified, joined
 
@@ -33,6 +35,8 @@ from connectors.verification.state import Verified, joined
 RANGE_OFFSETS: Final = 200_000
 #: How often the map is followed when it has changed.
 _TRIES: Final = 3
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,7 @@ class PartitionScope:
     due: int
     is_compacted: tuple[bool, bool]
     may_begin_later: tuple[bool, bool]
+    is_committed: bool = True
     gaps: tuple[tuple[int, int], ...] = ()
     target_gaps: tuple[tuple[int, int], ...] = ()
     map_begin: tuple[int, int] | None = None
@@ -132,6 +137,9 @@ class PartitionScope:
             gaps=tuple(one for one in self.gaps if one[1] >= self.begin and one[0] < end),
             target_gaps=tuple(one for one in self.target_gaps if one[1] >= self.target_begin),
             copies=await self._copies(reader, max(target_end, self.target_begin)),
+            map_begin=self.map_begin[1] if self.map_begin is not None else NO_MAP,
+            runs=await self._runs(reader),
+            is_committed=self.is_committed,
             ids=(self.verified.source_id, self.verified.target_id),
         )
         self.is_open = not is_last
@@ -143,12 +151,13 @@ class PartitionScope:
         """Return the copies that the map knows around the next range, up to the first one behind it."""
         if self.pair is None or self.map_begin is None:
             return None
-        for _ in range(_TRIES):
-            try:
-                return await self._read_copies(self.pair, reader, target_end)
-            except ChunkRewritten:  # the flow goes on
-                await reader.follow()
-        return await self._read_copies(self.pair, reader, target_end)
+        return await _while_rewritten(reader, partial(self._read_copies, self.pair, reader, target_end))
+
+    async def _runs(self, reader: MapReader) -> tuple[tuple[int, int, int], ...]:
+        """Return the last runs of the map, for a source that a cleaner works on."""
+        if self.pair is None or not self.is_compacted[0]:
+            return ()
+        return await _while_rewritten(reader, partial(_read_runs, self.pair, reader))
 
     async def _read_copies(self, pair: MapPair, reader: MapReader, target_end: int) -> tuple[tuple[int, int], ...]:
         # Of what is before the map, any may be a copy.
@@ -178,6 +187,23 @@ class PartitionScope:
             return None
         found = await reader.forward(self.pair, cut)
         return None if found is None else (cut, min(found.offset, self.target_end))
+
+
+async def _while_rewritten(reader: MapReader, read: Callable[[], Awaitable[_T]]) -> _T:
+    """Return what ``read`` finds in the map, which the flow may change meanwhile."""
+    for _ in range(_TRIES):
+        try:
+            return await read()
+        except ChunkRewritten:
+            await reader.follow()
+    return await read()
+
+
+async def _read_runs(pair: MapPair, reader: MapReader) -> tuple[tuple[int, int, int], ...]:
+    found: deque[tuple[int, int, int]] = deque(maxlen=MOST_RUNS)
+    for chunk in reader.chunks(pair):
+        found.extend((one.upstream, one.downstream, one.length) for one in await reader.runs(pair, chunk))
+    return tuple(found)
 
 
 async def plan_partitions(
@@ -249,6 +275,7 @@ async def plan_partitions(
             due=due,
             is_compacted=(one.topic in compacted, target.topic in compacted_there),
             may_begin_later=(starts[one] > 0, target_starts[target] > 0),
+            is_committed=settings.read_committed,
         )
         try:
             await _expect_what_is_readable(scope, reader, target_highs.get(target, -1))
@@ -371,7 +398,9 @@ async def _place(scope: PartitionScope, reader: MapReader, options: VerifyOption
         if scope.begin >= upstream and (is_new or scope.begin > done.result.verified_to):
             place = await reader.forward(scope.pair, scope.begin)
             if place is not None and place.offset > target_start:
-                explain(max(scope.target_begin, target_start), place.offset, RangeReason.RETENTION_SOURCE, "target")
+                # A source that has all from its first offset on has deleted no record of which that is a copy.
+                reason = RangeReason.RETENTION_SOURCE if log_start else RangeReason.NOT_OF_FLOW
+                explain(max(scope.target_begin, target_start), place.offset, reason, "target")
                 scope.target_begin = place.offset
             scope.may_begin_later = (False, False)
     scope.target_begin = max(scope.target_begin, target_start)

@@ -5,10 +5,21 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from connectors.formats.types import TopicPartition
-from connectors.verification.report import NAMED_DIFFERENCES, Difference, DifferenceKind, ExplainedRange, RangeReason
+from connectors.verification.report import (
+    NAMED_DIFFERENCES,
+    Difference,
+    DifferenceKind,
+    ExplainedRange,
+    RangeReason,
+    UndecidedReason,
+)
+
+NO_MAP: Final = 2**63 - 1
+#: About 8 MB.
+MOST_RUNS: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +34,11 @@ class RangePlan:
         may_begin_later: Whether source and target may have deleted what the range begins with.
         gaps: First and last source offsets that a stored gap explains; ``target_gaps``: target offsets.
         copies: Target ranges (first offset, end) that the map knows as copies; None without a map.
+        map_begin: Target offset of the first copy that the map knows, :data:`NO_MAP` without one: what lies before may
+            be of others. -1: there are no others.
+        runs: The last :data:`MOST_RUNS` runs (source offset, target offset, length) of the map; only for a source that
+            a cleaner works on.
+        is_committed: Whether the flow reads only committed records.
         held_bytes: About how much may be decoded at once for an alignment.
         ids: Of source and target topic when the range was planned, empty if brokers have none.
     """
@@ -42,6 +58,9 @@ class RangePlan:
     gaps: tuple[tuple[int, int], ...] = ()
     target_gaps: tuple[tuple[int, int], ...] = ()
     copies: tuple[tuple[int, int], ...] | None = None
+    map_begin: int = -1
+    runs: tuple[tuple[int, int, int], ...] = ()
+    is_committed: bool = True
     held_bytes: int = 16 * 1024 * 1024
     ids: tuple[str, str] = ("", "")
 
@@ -61,7 +80,7 @@ class RangePlan:
         pairs = {name: tuple(data[name]) for name in ("is_compacted", "may_begin_later", "ids")}
         lists = ("gaps", "target_gaps", "copies")
         ranges = {name: tuple((first, end) for first, end in data[name]) for name in lists if data[name] is not None}
-        return cls(**{**data, **pairs, **ranges})
+        return cls(**{**data, **pairs, **ranges, "runs": tuple(map(tuple, data["runs"]))})
 
 
 @dataclass(slots=True)
@@ -77,19 +96,23 @@ class RangeResult:
     differences: list[Difference] = field(default_factory=list)
     differences_total: int = 0
     explained: list[ExplainedRange] = field(default_factory=list)
+    undecided: list[Difference] = field(default_factory=list)
+    undecided_total: int = 0
 
     def to_wire(self) -> dict[str, Any]:
         return {
             **{each.name: getattr(self, each.name) for each in fields(self)},
             "differences": [one.to_wire() for one in self.differences],
             "explained": [one.to_wire() for one in self.explained],
+            "undecided": [one.to_wire() for one in self.undecided],
         }
 
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         differences = [Difference.from_wire(one) for one in data["differences"]]
         explained = [ExplainedRange.from_wire(one) for one in data["explained"]]
-        return cls(**{**data, "differences": differences, "explained": explained})
+        undecided = [Difference.from_wire(one) for one in data["undecided"]]
+        return cls(**{**data, "differences": differences, "explained": explained, "undecided": undecided})
 
 
 class Findings:
@@ -110,6 +133,20 @@ class Findings:
     def count(self, differences: int) -> None:
         """Count differences that are not named."""
         self._result.differences_total += differences
+
+    def doubt(
+        self, kind: DifferenceKind, source: int | None, target: int | None, what: str, reason: UndecidedReason
+    ) -> None:
+        """Add what looks like a difference, as :meth:`differs`, and no log decides."""
+        self.count_undecided(1)
+        if len(self._result.undecided) < NAMED_DIFFERENCES:
+            plan = self._plan
+            one = Difference(kind, plan.topic, plan.partition, source, target, what, undecided=reason)
+            self._result.undecided.append(one)
+
+    def count_undecided(self, records: int) -> None:
+        """Count records that are undecided and not named."""
+        self._result.undecided_total += records
 
     def explain(self, side: str, first: int, last: int, reason: RangeReason, records: int = -1) -> None:
         if first <= last:

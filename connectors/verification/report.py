@@ -46,9 +46,21 @@ class RangeReason(StrEnum):
     UNREADABLE = "could not be read"
 
 
+class UndecidedReason(StrEnum):
+    """Why no log says any more whether a record differs."""
+
+    BEFORE_MAP = "the offset map does not reach it, so nothing says whether the flow or another producer wrote it"
+    TOMBSTONE = "the source has removed what would decide: perhaps its tombstone, before the flow copied it"
+    ABORTED = "the source has removed what would decide: perhaps an aborted transaction, after the flow copied it"
+    EITHER = (
+        "the source has removed what would decide: perhaps its tombstone, before the flow copied it, or an aborted "
+        "transaction, after the flow copied it"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Difference(Wired):
-    """One record that differs.
+    """One record that differs, or that looks so.
 
     Args:
         topic: The source topic, with ``partition``.
@@ -56,6 +68,7 @@ class Difference(Wired):
         target_offset: None if the target has no such record.
         what: For people: which fields differ and how, or the record.
         fields: The fields that differ, of :data:`FIELDS`; only for ``CHANGED``.
+        undecided: Why no log says whether it is a difference; None for one that is.
     """
 
     kind: DifferenceKind
@@ -65,6 +78,7 @@ class Difference(Wired):
     target_offset: int | None
     what: str
     fields: tuple[str, ...] = ()
+    undecided: UndecidedReason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +111,7 @@ class PartitionResult(Wired):
         verified_ms: When ``verified_to`` was reached, in milliseconds since 1970.
         differences: The first :data:`NAMED_DIFFERENCES`, by source offset.
         differences_total: All of them.
+        undecided: Likewise what looks like a difference, and no log decides any more; it is in neither of these.
     """
 
     topic: str
@@ -113,6 +128,8 @@ class PartitionResult(Wired):
     differences: tuple[Difference, ...] = ()
     differences_total: int = 0
     explained: tuple[ExplainedRange, ...] = ()
+    undecided: tuple[Difference, ...] = ()
+    undecided_total: int = 0
 
 
 class ReadSample(NamedTuple):
@@ -153,8 +170,12 @@ class VerificationResult(Wired):
         return sum(one.differences_total for one in self.partitions)
 
     @property
+    def undecided_total(self) -> int:
+        return sum(one.undecided_total for one in self.partitions)
+
+    @property
     def is_equal(self) -> bool:
-        """Whether all that was compared is equal or explained."""
+        """Whether all that was compared is equal, explained or undecided."""
         return not self.differences_total
 
     def to_json(self) -> dict[str, Any]:

@@ -112,6 +112,8 @@ class Verified(Wired):
             differences=(*before.differences, *found.differences)[:NAMED_DIFFERENCES],
             differences_total=before.differences_total + found.differences_total,
             explained=joined((*explained, *found.explained)),
+            undecided=(*before.undecided, *found.undecided)[:NAMED_DIFFERENCES],
+            undecided_total=before.undecided_total + found.undecided_total,
         )
         return Verified(result, found.target_to, self.source_id, self.target_id)
 
@@ -140,7 +142,7 @@ VERIFIED: Final[RecordKind[TopicPartition, Verified]] = RecordKind(
 )
 
 
-#: Differences and explained ranges of a partition in a report with ``top``.
+#: Differences, undecided records and explained ranges of a partition in a report with ``top``.
 _NAMED_OF_EACH: Final = 5
 
 
@@ -162,7 +164,8 @@ def verification_as_json(results: Sequence[PartitionResult], query: Mapping[str,
     if none was.
 
     With ``top``, only that number of partitions whose source or target name contains ``search``, each with its first
-    differences and explained ranges: most differences first, then those compared the longest ago.
+    differences, undecided records and explained ranges: most differences first, then most undecided ones, then those
+    compared the longest ago.
     """
     shown = _found(results, query) if "top" in query else results
     return {
@@ -170,6 +173,7 @@ def verification_as_json(results: Sequence[PartitionResult], query: Mapping[str,
         "newest_ms": max((one.verified_ms for one in results), default=-1),
         "records": sum(one.records for one in results),
         "differences": sum(one.differences_total for one in results),
+        "undecided": sum(one.undecided_total for one in results),
         "all": len(results),
         "partitions": [one.to_wire() for one in shown],
     }
@@ -179,8 +183,17 @@ def _found(results: Sequence[PartitionResult], query: Mapping[str, str]) -> list
     search = query.get("search", "").strip().lower()
     names = ((one, f"{one.topic}-{one.partition} {one.target_topic}-{one.target_partition}") for one in results)
     matching = [one for one, name in names if search in name.lower()]
-    first = nsmallest(rows_asked(query["top"]), matching, key=lambda one: (-one.differences_total, one.verified_ms))
+    first = nsmallest(
+        rows_asked(query["top"]),
+        matching,
+        key=lambda one: (-one.differences_total, -one.undecided_total, one.verified_ms),
+    )
     return [
-        replace(one, differences=one.differences[:_NAMED_OF_EACH], explained=one.explained[:_NAMED_OF_EACH])
+        replace(
+            one,
+            differences=one.differences[:_NAMED_OF_EACH],
+            undecided=one.undecided[:_NAMED_OF_EACH],
+            explained=one.explained[:_NAMED_OF_EACH],
+        )
         for one in first
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 import uuid
@@ -15,12 +16,16 @@ from aiokafka import AIOKafkaProducer
 
 from connect.core.errors import ClusterUnreachable, PermanentError, RetriableError
 from connect.embedded.brokers import KafkaCluster
+from connect.kafka.cluster import Cluster
 from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
 from connectors.control_link.protocol import PartitionPlan
+from connectors.formats.types import TopicPartition
 from connectors.verification import log_reader
 from connectors.verification.direct import compare_topics
+from connectors.verification.log_reader import LogReader, is_abort
 from connectors.verification.ranges import RangePlan
 from connectors.verification.task import VerificationTask
+from tests.kit.direct import Broker
 from tests.kit.pipe import Direction
 from tests.kit.proxy import FaultProxy
 from tests.kit.topics import make_topics
@@ -173,6 +178,47 @@ async def test_logs_whose_batches_are_cut_differently_are_equal(
         await write(sides.target, topic, many, partition)
     report = await compare_topics(sides.source, sides.target, {topic: topic})
     assert (report.difference, report.records) == (None, 60_000)
+
+
+async def test_a_whole_log_has_its_abort_markers(sides: Sides, new_topic: Callable[..., Awaitable[str]]) -> None:
+    """They are what is left of a transaction whose records a cleaner has removed."""
+    topic = await new_topic()
+    async with producing(sides.source, transactional_id=topic) as producer:
+        for end in (producer.abort_transaction, producer.commit_transaction):
+            await producer.begin_transaction()
+            await send(producer, topic, records(2))
+            await end()
+    cluster = Cluster(sides.source)
+    found = []
+    for is_committed, is_whole in ((True, False), (False, False), (True, True)):
+        reader = LogReader(cluster, TopicPartition(topic, 0), 0, 6, is_committed=is_committed, fetch_bytes=1 << 20)
+        reader.is_whole = is_whole
+        batches = []
+        while (batch := await reader.next()) is not None:
+            batches.append((batch.first, batch.is_control and is_abort(batch, "a log")))
+        found.append(batches)
+        await reader.close()
+    await cluster.close()
+    assert found == [[(3, False)], [(0, False), (3, False)], [(0, False), (2, True), (3, False), (5, False)]]
+
+
+async def test_a_log_that_begins_inside_a_batch_has_all_of_it(
+    sides: Sides, us: KafkaCluster, new_topic: Callable[..., Awaitable[str]]
+) -> None:
+    """Else the records before that batch would count as missing, because it hides where the deletion ends."""
+    topic = await new_topic()
+    for some in (records(3), records(10, 3)):
+        async with producing(sides.source, linger_ms=1000) as producer:
+            await send(producer, topic, some)
+    await asyncio.to_thread(Broker(us, 0).delete_records, topic, 5)
+    cluster = Cluster(sides.source)
+    for begin, deleted in ((0, [(0, 3)]), (3, [])):
+        reader = LogReader(cluster, TopicPartition(topic, 0), begin, 10, is_committed=True, fetch_bytes=1 << 20)
+        batch = await reader.next()
+        assert batch is not None
+        assert (batch.first, reader.deleted) == (3, deleted)
+        await reader.close()
+    await cluster.close()
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])

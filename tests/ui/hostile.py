@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -14,7 +15,14 @@ import pytest
 from playwright.sync_api import Browser, Dialog, Page
 
 from connect.core.config.rest_settings import RestListener
-from connectors.verification.report import Difference, DifferenceKind, ExplainedRange, PartitionResult, RangeReason
+from connectors.verification.report import (
+    Difference,
+    DifferenceKind,
+    ExplainedRange,
+    PartitionResult,
+    RangeReason,
+    UndecidedReason,
+)
 from rest.rest_config import RestSettings
 from rest.server import RestServer
 from tests.kit.rest_herder import DictHerder
@@ -35,9 +43,10 @@ def row(topic: str, partition: int, records: int) -> dict[str, Any]:
 
 def verified(topic: str) -> dict[str, Any]:
     difference = Difference(DifferenceKind.CHANGED, topic, 0, 3, None, EVIL)
+    undecided = Difference(DifferenceKind.EXTRA, topic, 0, None, 4, EVIL, undecided=UndecidedReason.BEFORE_MAP)
     explained = ExplainedRange(topic, 0, 1, 2, RangeReason.GAP, detail=EVIL)
     result = PartitionResult(topic, 0, f"us.{topic}", 0, 5, 0, 0, 0, 9, 9, 2, (difference,), 7, (explained,))
-    return result.to_wire()
+    return replace(result, undecided=(undecided,), undecided_total=8).to_wire()
 
 
 class HostileHerder(DictHerder):
@@ -106,6 +115,7 @@ class HostileHerder(DictHerder):
                 "newest_ms": 2,
                 "records": 5,
                 "differences": 7,
+                "undecided": 8,
                 "all": 1,
                 "partitions": [verified(LONG)],
                 "recreated": [LONG],

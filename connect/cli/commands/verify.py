@@ -18,7 +18,7 @@ from typing import Final
 
 from connect.cli.console import EXIT_ERROR, EXIT_FOUND, EXIT_OK, stop_signals
 from connect.cli.daemons.spark import spark_for_verification
-from connect.core.errors import ConfigError, RetriableError
+from connect.core.errors import ConfigError, PermanentError, RetriableError
 from connect.core.wording import age_text, counted, parsed_time_ms
 from connect.kafka.concurrency import is_set_within, unless
 from connect.runtime.plugins.plugin_registry import Plugins
@@ -61,7 +61,8 @@ class VerifyArguments:
 
 
 def run_verify(arguments: VerifyArguments) -> int:
-    """Verify the flow and return the exit code: 0 equal, 2 differences, 1 for partitions that could not be compared.
+    """Verify the flow and return the exit code: 0 equal, undecided records or not, 2 differences, 1 for partitions that
+    could not be compared.
 
     Raises ConfigError if the file or an option is wrong, HeliographError if a cluster or Spark does not answer."""
     if arguments.file is None:
@@ -92,6 +93,8 @@ def check_report(file: Path) -> int:
     """Check a report that was written before. Raises ConfigError if there is none, PermanentError if it was changed."""
     try:
         result = report_file.read_report(file.read_text("utf-8"))
+    except PermanentError as error:
+        raise PermanentError(f"{file}: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} cannot be read: {error}", "--check") from error
     print(f"{headline(result)}\nSHA-256 {report_file.digest(result)}, as the report says")
@@ -116,7 +119,7 @@ async def _run(flow: Flow, arguments: VerifyArguments) -> int:
         show = _show_json if arguments.as_json else _show_line
         plugins = Plugins.discover()
         verification = await stack.enter_async_context(verifying(flow, engine, options, plugins.find, show))
-        result, shown = None, 0
+        result, shown = None, (0, 0)
         while True:
             try:
                 newest = await unless(stop, verification.run(), "verification")
@@ -130,8 +133,8 @@ async def _run(flow: Flow, arguments: VerifyArguments) -> int:
                 raise KeyboardInterrupt
             if newest is None or not arguments.watches or await is_set_within(stop, _AGAIN_S):
                 break
-            if result.differences_total != shown:
-                shown = result.differences_total
+            if (found := (result.differences_total, result.undecided_total)) != shown:
+                shown = found
                 _print(result, arguments)
     _print(result, arguments)
     if arguments.report is not None:

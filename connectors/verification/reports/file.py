@@ -45,7 +45,10 @@ def read_report(text: str) -> VerificationResult:
         stated = document.pop(SUM)
         result = VerificationResult.from_json(document)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise PermanentError(f"this is not a report of a verification: {error}") from error
+        raise PermanentError(
+            f"it is not a report of a verification in JSON or HTML, which alone can be checked ({error}); write one "
+            "with heliograph verify --report verified.json"
+        ) from error
     if stated != _digest(document):
         raise PermanentError(f"the report was changed: its contents have the SHA-256 {_digest(document)}, not {stated}")
     if data is not None and text != page(result):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Final
 
-from connect.core.wording import bytes_text, in_utc
+from connect.core.wording import bytes_text, counted, in_utc
 from connectors.verification.report import Difference, ExplainedRange, VerificationResult
 from connectors.verification.reports.summary import (
     TopicCoverage,
@@ -23,6 +23,7 @@ from connectors.verification.reports.summary import (
     rates,
     share,
     speed,
+    undecided,
 )
 
 #: Most rows of a table; the JSON form has all.
@@ -80,6 +81,7 @@ def _page(result: VerificationResult, document: str, sha256: str) -> Iterator[st
     yield f'<h1>{title}</h1><p class="soft">{in_utc(result.began_ms)} to {in_utc(result.ended_ms)}</p>'
     yield from _verdict(result)
     yield from _differences(result)
+    yield from _undecided(result)
     yield from _explained(result)
     yield from _coverage(coverage(result))
     yield from _rates(list(rates(result)))
@@ -95,7 +97,7 @@ def _page(result: VerificationResult, document: str, sha256: str) -> Iterator[st
 
 def _verdict(result: VerificationResult) -> Iterator[str]:
     restricted = limits(result)
-    kind = " differs" if not result.is_equal else " part" if restricted else ""
+    kind = " differs" if not result.is_equal else " part" if restricted or result.undecided_total else ""
     yield f'<div class="verdict{kind}"><p><strong>{escape(headline(result))}</strong></p>'
     yield from (f"<p>{escape(sentence)}</p>" for sentence in restricted[:_MOST])
     yield f'<p class="soft">This run read {speed(result)}.</p></div>'
@@ -113,15 +115,27 @@ def _differences(result: VerificationResult) -> Iterator[str]:
         yield f'<p class="soft">{result.differences_total - shown:,} more; the result names {len(named):,}.</p>'
 
 
+def _undecided(result: VerificationResult) -> Iterator[str]:
+    named = undecided(result)
+    if not named:
+        return
+    yield "<h2>Undecided</h2><p>They look like differences, and no log says any more whether they are.</p>"
+    columns = ("partition", "source offset#", "target offset#", "looks", "what", "why no log decides it")
+    yield from _table(columns, map(_difference, named[:_MOST]))
+    if result.undecided_total > (shown := min(len(named), _MOST)):
+        yield f'<p class="soft">{result.undecided_total - shown:,} more; the result names {len(named):,}.</p>'
+
+
 def _difference(one: Difference) -> tuple[str, ...]:
     place = f"{one.topic}-{one.partition}"
-    return (
+    cells = (
         f'<td class="text">{escape(place)}</td>',
         _number(one.source_offset),
         _number(one.target_offset),
-        f'<td class="bad">{one.kind}</td>',
+        f"<td>{one.kind}</td>" if one.undecided else f'<td class="bad">{one.kind}</td>',
         f'<td class="text"><code>{escape(one.what)}</code></td>',
     )
+    return (*cells, f'<td class="text">{escape(one.undecided)}</td>') if one.undecided else cells
 
 
 def _explained(result: VerificationResult) -> Iterator[str]:
@@ -141,7 +155,7 @@ def _explained(result: VerificationResult) -> Iterator[str]:
         for one in found
     )
     yield from _table(("reason", "side", "ranges#", "offsets#", "records#"), summed)
-    yield f"<details><summary>The {min(len(rows), _MOST):,} ranges</summary>"
+    yield f"<details><summary>{counted(min(len(rows), _MOST), 'range')}</summary>"
     yield from _table(("partition", "side", "first#", "last#", "reason"), map(_range, rows[:_MOST]))
     if len(rows) > _MOST:
         yield f'<p class="soft">{len(rows) - _MOST:,} more in the JSON report.</p>'

@@ -57,7 +57,8 @@ def headline(result: VerificationResult) -> str:
         verdict = "equal" if result.is_complete and not result.unread else "no difference so far"
     else:
         verdict = "1 difference" if result.differences_total == 1 else f"{result.differences_total:,} differences"
-    return f"{result.flow}: {verdict}, {compared}"
+    undecided = f", {result.undecided_total:,} undecided" if result.undecided_total else ""
+    return f"{result.flow}: {verdict}{undecided}, {compared}"
 
 
 def limits(result: VerificationResult) -> list[str]:
@@ -75,9 +76,13 @@ def differences(result: VerificationResult) -> list[Difference]:
     ]
 
 
-def unnamed(result: VerificationResult) -> int:
-    """Return how many differences were counted and not named."""
-    return result.differences_total - len(differences(result))
+def undecided(result: VerificationResult) -> list[Difference]:
+    """Return every undecided record that the result names, as :func:`differences`."""
+    return [
+        one
+        for part in sorted(result.partitions, key=lambda part: (part.topic, part.partition))
+        for one in part.undecided
+    ]
 
 
 def ranges(result: VerificationResult) -> list[ExplainedRange]:

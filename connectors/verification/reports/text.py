@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Final
 
 from connect.core.wording import bytes_text, in_utc
 from connectors.verification.report import Difference, VerificationResult
-from connectors.verification.reports.summary import coverage, differences, explanations, headline, limits, share, speed
+from connectors.verification.reports.summary import (
+    coverage,
+    differences,
+    explanations,
+    headline,
+    limits,
+    share,
+    speed,
+    undecided,
+)
 
 _COLUMNS: Final = 80
 #: Most differences and topics that are shown.
@@ -31,6 +41,7 @@ def _lines(result: VerificationResult, sha256: str) -> Iterator[str]:
     for sentence in limits(result):
         yield from _folded(sentence, "  ")
     yield from _differences(result)
+    yield from _undecided(result)
     yield from _explained(result)
     yield from _topics(result)
     yield ""
@@ -43,12 +54,29 @@ def _differences(result: VerificationResult) -> Iterator[str]:
     if not named:
         return
     yield from ("", "Differences")
+    yield from _records(named, result.differences_total)
+
+
+def _undecided(result: VerificationResult) -> Iterator[str]:
+    named = undecided(result)
+    for reason, some in groupby(sorted(named, key=_reason), key=_reason):
+        yield from ("", *_folded(f"Undecided: {reason}"))
+        yield from _records(list(some))
+    if result.undecided_total > len(named):
+        yield f"  and {result.undecided_total - len(named):,} more, which are not named"
+
+
+def _reason(one: Difference) -> str:
+    return str(one.undecided)
+
+
+def _records(named: Sequence[Difference], total: int | None = None) -> Iterator[str]:
     for one in named[:_MOST]:
         yield from _folded(f"{_place(one)}: {one.kind}", "  ")
         # Contents of records have no words to fold at.
         yield from (f"    {one.what[at : at + _COLUMNS - 4]}" for at in range(0, len(one.what), _COLUMNS - 4))
-    if result.differences_total > (shown := min(len(named), _MOST)):
-        yield f"  and {result.differences_total - shown:,} more; the JSON and HTML reports name {len(named):,}"
+    if (left := (len(named) if total is None else total) - min(len(named), _MOST)) > 0:
+        yield f"  and {left:,} more; the JSON and HTML reports name {len(named):,}"
 
 
 def _place(one: Difference) -> str:

@@ -46,7 +46,8 @@ def found_in(result: VerificationResult) -> list[tuple[object, ...]]:
 
 
 def killed(scene: Scene, chance: random.Random) -> list[str]:
-    """Kill runs with SIGKILL on their way; the last one ends with the report of a run that nothing disturbed."""
+    """Kill runs with SIGKILL on their way; the last one ends with the report of a run that nothing disturbed. The first
+    is killed once it has stored a range: with little data each partition is one, so chance may store none."""
     undisturbed = scene.verify(FULL)
     size = sum(part.bytes for part in undisturbed.partitions)
     # Slow enough that each killed run leaves some for the next.
@@ -56,7 +57,9 @@ def killed(scene: Scene, chance: random.Random) -> list[str]:
         with subprocess.Popen(
             scene.command(*slow, *began), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         ) as run:
-            if not _has_read(run, int(size * chance.uniform(*_KILLED_SHARE))):
+            least = int(size * chance.uniform(*_KILLED_SHARE))
+            # By then --full has replaced what the undisturbed run stored.
+            if not _is_on_its_way(run, least, scene.has_stored if began else lambda: True):
                 faults.append("a run ended before it was killed")
             members = tree(run.pid)
             run.kill()
@@ -71,10 +74,15 @@ def killed(scene: Scene, chance: random.Random) -> list[str]:
     return faults
 
 
-def _has_read(run: subprocess.Popen[str], size: int) -> bool:
-    """Follow a run's progress until it has read so many bytes; False if it ended before."""
+def _is_on_its_way(run: subprocess.Popen[str], size: int, has_stored: Callable[[], bool]) -> bool:
+    """Follow a run's progress until it has read so many bytes and stored a range; False if it ended before."""
     assert run.stderr is not None
-    return any(json.loads(line)["progress"]["bytes"] >= size for line in run.stderr if line.startswith('{"progress"'))
+    for line in run.stderr:
+        if line.startswith('{"progress"'):
+            progress = json.loads(line)["progress"]
+            if progress["bytes"] >= size and has_stored():
+                return True
+    return False
 
 
 def limited(scene: Scene) -> list[str]:

@@ -16,7 +16,10 @@ from typing import Final, Self
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.offsets import LATEST, list_offsets
 from connect.kafka.security.connection_settings import connection_settings
+from connectors.config.mm2_properties import Flow, load
+from connectors.internal_topics import read_records, record_settings
 from connectors.verification.report import VerificationResult
+from connectors.verification.state import VERIFIED
 from tests.kit.brokers import KafkaCluster
 from tests.kit.mirror import CALM, SMALL, Mirror
 from tests.kit.spark_cluster import ConnectServer, Spark, StandaloneSpark, bare_python
@@ -138,6 +141,21 @@ class Scene:
         damage.write(self._target, planter.changed, before_target)
         self._damaged = set(planter.changed_source), set(planter.changed)
         return planted
+
+    def has_stored(self) -> bool:
+        """Whether a range is stored as compared."""
+        return asyncio.run(self._has_stored())
+
+    async def _has_stored(self) -> bool:
+        settings = Flow(load(self.file), SOURCE, TARGET).settings()
+        cluster = Cluster(
+            connection_settings({"bootstrap.servers": self.eu.bootstrap}, client_id="judge", where="the test")
+        )
+        try:
+            stored = await read_records(cluster, record_settings(settings), VERIFIED)
+        finally:
+            await cluster.close()
+        return any(one.result.verified_ms > 0 for one in stored.values())
 
     def command(self, *options: str) -> list[str]:
         program = str(Path(sys.executable).parent / "heliograph")

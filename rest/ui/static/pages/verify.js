@@ -10,13 +10,16 @@ const places = ({ source_offset: source, target_offset: target }) =>
   [source !== null && `source offset ${source}`, target !== null && `target offset ${target}`].filter(Boolean).join(", ");
 
 function Found({ row, recreated }) {
-  const { differences, differences_total: total, explained } = row;
+  const { differences, differences_total: total, explained, undecided, undecided_total: open } = row;
   const isRecreated = recreated.includes(row.topic);
   return html`<div>
     ${isRecreated && html`<${Badge} tone="warn">recreated since<//> `}
     ${isRecreated && !total ? null : total > 0 ? html`<${Badge} tone="bad">${count(total)} ${total === 1 ? "difference" : "differences"}<//>` : html`<${Badge} tone=${row.records ? "good" : "quiet"}>${row.records ? "the same" : "nothing to compare"}<//>`}
     ${differences.length > 0 && html`<details><summary>Which records</summary><ul>${differences.map((one) => html`<li><b>${one.kind}</b>, ${places(one)}: ${one.what}</li>`)}
       ${total > differences.length && html`<li class="quiet">and ${count(total - differences.length)} more: the report of the command names them</li>`}</ul></details>`}
+    ${open > 0 && html` <${Badge} tone="warn">${count(open)} undecided<//>
+      <details><summary>What no log decides</summary><ul>${undecided.map((one) => html`<li>It looks <b>${one.kind}</b>, ${places(one)}: ${one.what}. Undecided: ${one.undecided}.</li>`)}
+      ${open > undecided.length && html`<li class="quiet">and ${count(open - undecided.length)} more: the report of the command names them</li>`}</ul></details>`}
     ${explained.length > 0 && html`<details><summary>Not compared, and why</summary><ul>${explained.map((one) => html`<li>${one.side} offsets ${one.first} to ${one.last}: ${one.reason}${one.detail && ` (${one.detail})`}</li>`)}</ul></details>`}
   </div>`;
 }
@@ -43,6 +46,7 @@ export default function Verify({ flow, live }) {
     ${data?.all > 0 && html`<section class="card">
       <dl class="figures">
         <${Figure} name="Differences" tone=${data.differences ? "bad" : ""}>${count(data.differences)}<//>
+        ${data.undecided > 0 && html`<${Figure} name="Undecided">${count(data.undecided)}<//>`}
         <${Figure} name="Records compared">${count(data.records)}<//>
         <${Figure} name="Partitions">${count(data.all)}<//>
         <${Figure} name="Last run">${data.newest_ms > 0 ? `${duration(Math.max(live.at_ms - data.newest_ms, 0))} ago` : "unknown"}<//>
@@ -51,5 +55,5 @@ export default function Verify({ flow, live }) {
       ${recreated.length > 0 && html`<p>Recreated since at the source or the target, so not verified: ${recreated.slice(0, NAMED).join(", ")}${recreated.length > NAMED && ` and ${count(recreated.length - NAMED)} more`}.</p>`}
       <${Search} label="Topic or partition" value=${search} onSearch=${setSearch} />
       <${Table} caption="Verified partitions" columns=${columns} rows=${data.partitions} empty="No verified partition has this name." />
-      <p class="quiet">At most ${TOP}: most differences first, then those compared the longest ago.</p></section>`}`;
+      <p class="quiet">At most ${TOP}: most differences first, then most undecided records, then those compared the longest ago.</p></section>`}`;
 }

@@ -39,6 +39,7 @@ class FakeReader(LogReader):
     def __init__(self, log: Log, begin: int, end: int, size: int, codec: int, deleted: Deleted = ()) -> None:
         self.where, self.begin, self.end = "a log", begin, end
         self.deleted, self.bytes = list(deleted), 0
+        self._behind = log[-1][0] + 1 if log else 0
         log = [one for one in log if not any(first <= one[0] < behind for first, behind in deleted)]
         self._made = self._make(log, size, codec)
 
@@ -48,7 +49,7 @@ class FakeReader(LogReader):
             yield batch_of(inside[at : at + size], codec)
 
     async def extend(self) -> None:
-        self.end = 1 << 40
+        self.end = max(self.end, self._behind)
 
     async def next(self) -> LogBatch | None:
         return next(self._made, None)

@@ -9,7 +9,7 @@ import pytest
 
 from connect.core.errors import PermanentError
 from connectors.verification.log_reader import decoded
-from connectors.verification.report import Difference, DifferenceKind, RangeReason
+from connectors.verification.report import Difference, DifferenceKind, RangeReason, UndecidedReason
 from tests.unit.connectors.verification.logs import NOW_MS, Deleted, Log, Rec, batch_of, compare, log_of, some_records
 
 CODECS = (0, 1, 2, 3, 4)
@@ -109,6 +109,25 @@ def test_records_of_others_are_known_by_the_map() -> None:
     assert found.differences_total == 0
     assert [(one.first, one.reason) for one in found.explained] == [(20, RangeReason.NOT_OF_FLOW)]
     assert [named(one) for one in compare(log_of(records), log_of(theirs)).differences] == [("extra", None, 20, ())]
+
+
+def test_what_lies_before_the_map_is_undecided_and_damage_there_is_named() -> None:
+    """Of all that the source does not have, only the map says whether others wrote it."""
+    records, foreign = some_records(20), Rec(b"x", b"x", 5)
+    theirs = [
+        foreign,
+        *records[:3],
+        records[3]._replace(value=b"other"),
+        *records[4:8],
+        records[2],
+        *records[8:],
+        foreign,
+    ]
+    found = compare(log_of(records), log_of(theirs), copies=((0, 99),), map_begin=12)
+    differ = {(one.kind.value, one.target_offset) for one in found.differences}
+    assert differ == {("changed", 4), ("doubled", 9), ("extra", 22)}
+    assert [(one.kind, one.target_offset) for one in found.undecided] == [("extra", 0)]
+    assert (found.undecided_total, found.undecided[0].undecided) == (1, UndecidedReason.BEFORE_MAP)
 
 
 def test_a_gap_and_deleted_beginnings_are_explained() -> None:

@@ -25,7 +25,8 @@ from connectors.verification.planning import (
     _silent,
 )
 from connectors.verification.ranges import RangePlan
-from connectors.verification.report import RangeReason
+from connectors.verification.report import PartitionResult, RangeReason
+from connectors.verification.state import Verified
 from connectors.verification.task import VerificationTask
 
 ONE = TopicPartition("t", 0)
@@ -66,6 +67,20 @@ async def test_a_time_that_is_not_copied_yet_begins_at_the_same_record_of_both_l
     clusters = cast(Any, SimpleNamespace(source=None))
     await planning._cut_by_time(scope, cast(Any, Map()), VerifyOptions(from_ms=1), clusters)
     assert (scope.begin, scope.target_begin) == (100, 107)
+
+
+@pytest.mark.parametrize(("begin", "reason"), [(0, RangeReason.NOT_OF_FLOW), (5, RangeReason.RETENTION_SOURCE)])
+async def test_what_the_target_has_before_the_first_copy_is_of_others_if_the_source_has_all(
+    begin: int, reason: RangeReason
+) -> None:
+    reader = cast(Any, Map())
+    reader.chunks = lambda _: [SimpleNamespace(begin=(0, 7))]
+    nothing = Verified(PartitionResult("t", 0, "t", 0, 0, 0, 0, -1, -1, -1, 0), -1, "", "")
+    scope = PartitionScope(ONE, ONE, cast(Any, "pair"), nothing, begin, 0, 120, 127, 100, *((False, False),) * 2)
+    await planning._place(scope, reader, VerifyOptions(), cast(Any, None))
+    assert (scope.begin, scope.target_begin) == (begin, begin + 7)
+    (found,) = scope.verified.result.explained
+    assert (found.side, found.first, found.last, found.reason) == ("target", 0, begin + 6, reason)
 
 
 def test_copies_of_a_topic_that_was_recreated_are_not_compared_with_the_new_one() -> None:

@@ -17,6 +17,7 @@ from connectors.verification.report import (
     PartitionResult,
     RangeReason,
     ReadSample,
+    UndecidedReason,
     VerificationResult,
 )
 from connectors.verification.reports.file import digest, page, read_report, to_document
@@ -75,6 +76,21 @@ def test_the_headline_claims_equal_only_of_all_that_was_copied() -> None:
     assert "no difference so far" in headline(VerificationResult("us->eu", 0, 0, {}, (part(),), is_complete=False))
 
 
+@pytest.mark.parametrize("form", [page, lambda result: to_text(result, digest(result))])
+def test_what_is_undecided_is_named_with_its_reason_and_is_no_difference(form) -> None:
+    reasons = UndecidedReason.BEFORE_MAP, UndecidedReason.TOMBSTONE
+    some = tuple(Difference(DifferenceKind.EXTRA, "orders", 0, None, 77, HOSTILE, undecided=one) for one in reasons)
+    result = VerificationResult("us->eu", 0, 0, {}, (part(undecided=some, undecided_total=5),))
+    assert result.is_equal
+    assert headline(result) == "us->eu: equal, 5 undecided, 900 records of 1 partition compared"
+    made = form(result)
+    words = " ".join(made.split())
+    assert all(one in words for one in (*reasons, "extra", "77", "3 more"))
+    assert "\x1b" not in made or made.startswith("<!doctype")
+    assert max(map(len, made.splitlines())) <= 80 or made.startswith("<!doctype")
+    assert read_report(page(result)) == result
+
+
 def test_ranges_and_partitions_are_summed_up() -> None:
     ledger = next(one for one in coverage(RESULT) if one.topic == "ledger")
     assert (ledger.compared, ledger.explained, ledger.left) == (1000 - 81 + 500, 81, 500)
@@ -95,6 +111,11 @@ def test_a_report_can_be_checked_and_a_change_is_noticed(form) -> None:
     assert read_report(made) == RESULT
     with pytest.raises(PermanentError, match="SHA-256"):
         read_report(made.replace('"differences_total": 12', '"differences_total": 0'))
+
+
+def test_a_report_as_text_is_refused_with_what_can_be_checked() -> None:
+    with pytest.raises(PermanentError, match=r"JSON or HTML.* --report verified\.json"):
+        read_report(to_text(RESULT, digest(RESULT)))
 
 
 def test_a_page_that_shows_something_else_than_its_data_is_refused() -> None:

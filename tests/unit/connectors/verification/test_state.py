@@ -49,16 +49,21 @@ def test_all_differences_are_counted_and_the_first_are_named() -> None:
     found = RangeResult(200, 200, differences=some, differences_total=300)
     stored = NOTHING.with_range(found, 1).with_range(found, 2)
     assert (len(stored.result.differences), stored.result.differences_total) == (NAMED_DIFFERENCES, 600)
+    stored = NOTHING.with_range(RangeResult(200, 200, undecided=some, undecided_total=300), 1)
+    stored = stored.with_range(RangeResult.from_wire(RangeResult(9, 9, undecided=some, undecided_total=1).to_wire()), 2)
+    assert (len(stored.result.undecided), stored.result.undecided_total) == (NAMED_DIFFERENCES, 301)
+    assert stored.result.differences_total == 0
 
 
 def test_a_report_with_top_has_most_differences_first_and_then_what_was_compared_the_longest_ago() -> None:
     some = tuple(Difference(DifferenceKind.MISSING, "t", 3, at, None, "") for at in range(50))
     results = [replace(NOTHING.result, partition=number, verified_ms=100 - number, records=1) for number in range(20)]
     results[3] = replace(results[3], differences=some, differences_total=60)
+    results[2] = replace(results[2], undecided=some, undecided_total=50)
     found = verification_as_json(results, {"top": "3"})
-    assert [(one["partition"], one["differences_total"]) for one in found["partitions"]] == [(3, 60), (19, 0), (18, 0)]
-    assert len(found["partitions"][0]["differences"]) == 5
-    assert (found["all"], found["records"], found["differences"]) == (20, 20, 60)
+    assert [(one["partition"], one["differences_total"]) for one in found["partitions"]] == [(3, 60), (2, 0), (19, 0)]
+    assert (len(found["partitions"][0]["differences"]), len(found["partitions"][1]["undecided"])) == (5, 5)
+    assert (found["all"], found["records"], found["differences"], found["undecided"]) == (20, 20, 60, 50)
     assert (found["verified_ms"], found["newest_ms"]) == (81, 100)
     assert [one["partition"] for one in verification_as_json(results, {"top": "9", "search": "T-7"})["partitions"]] == [
         7
