@@ -62,6 +62,7 @@ TESTS: Final[dict[str, dict[str, str]]] = {
         "$ heliograph verify mm2.properties --flow 'us->eu' --report": _SHOWN,
         "$ heliograph verify ": _SHOWN,
         "Copy of ": _SHOWN,
+        "us->eu: equal, 1 undecided": "tests/unit/connectors/verification/test_report_forms.py",
         "jq ": "tests/unit/connectors/verification/test_report_forms.py",
         "17 2 * * *": _TAKEN,
     },
