@@ -10,16 +10,16 @@ from bench.ceiling import variants
 from bench.loads import DEFAULT, LOADS, AnyLoad, Load, Paced
 
 #: What loads are large enough for: a window behind a ramp.
-_USUAL_S: Final = 38.0
+_USUAL_S: Final = 36.0
 _COPY_S: Final = 30.0
-_RAMP_S: Final = 8.0
+_RAMP_S: Final = 6.0
 #: Epochs are a minute: at least one change is in it.
 _LATENCY_S: Final = 63.0
 #: Next to busy loops it takes Java so long until its code is compiled.
 _BUSY_RAMP_S: Final = 30.0
 #: Seconds beside what is measured, seen on two cores: brokers of a bed until they are warm, a contender's start and end
 #: with the clearing around it, the ceiling's, and each of its short probes.
-_BED_S: Final = 75.0
+_BED_S: Final = 105.0
 _CONTENDER_S: Final = 16.0
 _CEILING_S: Final = 8.0
 _PROBE_S: Final = 11.0

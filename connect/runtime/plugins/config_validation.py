@@ -45,7 +45,7 @@ from connect.core.config.worker_config import ClientKind, WorkerConfig
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.herder_api import BadRequest, Config, ConfigInfo, ConfigInfos, ConfigInfosWithWarnings
 from connect.kafka.threads import PluginThread
-from connect.runtime.plugins.ineffective_plugin_keys import ineffective_overrides, ineffective_plugin_keys, once
+from connect.runtime.plugins.ineffective_plugin_keys import warnings_of
 from connect.runtime.plugins.plugin_errors import SecretMask, has_reference, masked, passwords, plugin_call, secrets_of
 from connect.runtime.plugins.plugin_registry import (
     CONNECTORS,
@@ -179,8 +179,7 @@ async def _outcome(
         tuple(dict.fromkeys(group for each in parts for group in each.groups)),
         tuple(info for each in parts for info in each.configs),
     )
-    of_framework = (*ineffective_plugin_keys(props, plugins), *ineffective_overrides(props, worker))
-    warnings = once((*connector.ignored(props), *of_framework))
+    warnings = warnings_of(plugin, connector, props, {**framework.settings, **own.settings}, plugins, worker)
     return ConfigInfosWithWarnings(*infos, warnings) if warnings else ConfigInfos(*infos)
 
 

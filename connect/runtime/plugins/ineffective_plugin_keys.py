@@ -1,4 +1,4 @@
-"""Finds keys of a connector's transforms, predicates, converters and client overrides that have no effect.
+"""Finds keys of a connector, and of its transforms, predicates, converters and client overrides, that have no effect.
 
 Only the settings of Kafka's own classes are all known. Another class may use more than it declares, and a class that
 declares nothing may use any key.
@@ -6,10 +6,11 @@ declares nothing may use any key.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Final
 
 from connect.api.plugins import PluginDescription, PluginKind
+from connect.api.source import SourceConnector
 from connect.core.config.config_def import split_list
 from connect.core.config.connector_settings import uses_topic_creation
 from connect.core.config.ineffective_keys import override_notice, unlisted_step
@@ -22,6 +23,32 @@ _STEPS: Final = (
     ("transforms", PluginKind.TRANSFORMATION, ("type", "plugin.version", "predicate", "negate")),
     ("predicates", PluginKind.PREDICATE, ("type", "plugin.version")),
 )
+
+#: What begins the keys that belong to something else than the connector.
+_OF_OTHERS: Final = (
+    *(f"{names}." for names, _, _ in _STEPS),
+    *(f"{converter}." for converter, _, _ in CONVERTERS),
+    *(f"{kind}.override." for kind in ("producer", "consumer", "admin")),
+    "topic.creation.",
+)
+
+
+def warnings_of(
+    plugin: PluginDescription,
+    connector: SourceConnector,
+    props: Mapping[str, str],
+    known: Container[str],
+    plugins: Plugins,
+    worker: WorkerConfig,
+) -> tuple[str, ...]:
+    """Return a warning for each key of a config that has no effect; it begins with the key. ``known``: the keys that the
+    connector or Connect declares."""
+    if type(connector).ignored is SourceConnector.ignored:
+        others = [key for key in props if key not in known and not key.startswith(_OF_OTHERS)]
+        own = [*unknown_keys(plugin, others, "", ())]
+    else:
+        own = [*connector.ignored(props)]  # it knows best what a key was meant for
+    return once((*own, *ineffective_plugin_keys(props, plugins), *ineffective_overrides(props, worker)))
 
 
 def ineffective_plugin_keys(props: Mapping[str, str], plugins: Plugins, before: str = "") -> Iterator[str]:

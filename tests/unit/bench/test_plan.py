@@ -26,7 +26,7 @@ def test_a_default_run_takes_half_an_hour_and_all_four_hours() -> None:
 
 def test_loads_are_as_large_as_their_window_needs() -> None:
     (usual,) = Asked(loads=["rf1-small"]).chosen()
-    (short,) = Asked(loads=["rf1-small"], seconds=11, ramp_s=8).chosen()
+    (short,) = Asked(loads=["rf1-small"], seconds=12, ramp_s=6).chosen()
     assert usual == load("rf1-small")
     assert isinstance(short, Load)
     assert short.records == load("rf1-small").records // 2

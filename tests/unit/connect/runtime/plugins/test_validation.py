@@ -9,7 +9,7 @@ import pytest
 
 from connect.api.connector import Props
 from connect.api.convert import Converter, HeaderConverter, Transformation
-from connect.api.plugins import PluginDescription, PluginKind
+from connect.api.plugins import PluginDescription, PluginKind, installed
 from connect.api.source import ExactlyOnceSupport, SourceConnector, TransactionBoundaries
 from connect.core.config.config_def import REQUIRED, AtLeast, ConfigDef, ConfigValue, Importance, Setting, Type
 from connect.core.config.worker_config import WorkerConfig
@@ -148,6 +148,20 @@ async def test_keys_without_effect_are_warnings_which_javas_answer_does_not_have
     assert step.startswith("transforms.up.depht is not a setting that Hoist declares")
     assert step.endswith("; is transforms.up.depth meant?")
     assert "warnings" not in orjson.loads(orjson.dumps(await validated(GOOD)))
+
+
+async def test_a_key_that_a_connector_of_kafka_does_not_know_is_a_warning() -> None:
+    async def warnings(**more: str) -> object:
+        own = {"name": "a", "connector.class": "FileStreamSource", "topic": "t", "file": "/f", "errors.tolerance": "all"}
+        known = {"topic.creation.default.partitions": "3", "producer.override.acks": "all", "tasks.max": "1"}
+        infos = await validate_connector({**own, **known, **more}, Plugins(installed()), worker, worker.transformer)
+        return orjson.loads(orjson.dumps(infos)).get("warnings")
+
+    worker = WorkerConfig.parse(SMALLEST)
+    assert await warnings() is None
+    assert await warnings(fiel="/f") == [
+        "fiel is not known to FileStreamSourceConnector and has no effect; is file meant?"
+    ]
 
 
 async def test_what_the_connector_says_of_several_keys() -> None:
