@@ -217,8 +217,8 @@ class Bench:
 
     async def _warm(self, load: Load, bed: Bed, contenders: Sequence[Contender]) -> Contents:
         """Write the load. Let brokers that have not run yet run until they become no faster: in their first minute they
-        take up to twice the CPU, and what is measured first would pay for it. Then let a contender run, because its producer
-        has an id, which takes brokers through other code."""
+        take up to twice the CPU, and what is measured first would pay for it. Then let a contender run, because its
+        producer has an id, which takes brokers through other code."""
         held = await self._write(load, bed)
         if bed in self._warm_beds:
             return held

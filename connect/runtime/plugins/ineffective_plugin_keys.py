@@ -41,8 +41,8 @@ def warnings_of(
     plugins: Plugins,
     worker: WorkerConfig,
 ) -> tuple[str, ...]:
-    """Return a warning for each key of a config that has no effect; it begins with the key. ``known``: the keys that the
-    connector or Connect declares."""
+    """Return a warning for each key of a config that has no effect; it begins with the key. ``known``: the keys that
+    the connector or Connect declares."""
     if type(connector).ignored is SourceConnector.ignored:
         others = [key for key in props if key not in known and not key.startswith(_OF_OTHERS)]
         own = [*unknown_keys(plugin, others, "", ())]

@@ -152,8 +152,8 @@ async def test_keys_without_effect_are_warnings_which_javas_answer_does_not_have
 
 async def test_a_key_that_a_connector_of_kafka_does_not_know_is_a_warning() -> None:
     async def warnings(**more: str) -> object:
-        own = {"name": "a", "connector.class": "FileStreamSource", "topic": "t", "file": "/f", "errors.tolerance": "all"}
-        known = {"topic.creation.default.partitions": "3", "producer.override.acks": "all", "tasks.max": "1"}
+        own = {"name": "a", "connector.class": "FileStreamSource", "topic": "t", "file": "/f", "tasks.max": "1"}
+        known = {"topic.creation.default.partitions": "3", "producer.override.acks": "all", "errors.tolerance": "all"}
         infos = await validate_connector({**own, **known, **more}, Plugins(installed()), worker, worker.transformer)
         return orjson.loads(orjson.dumps(infos)).get("warnings")
 
