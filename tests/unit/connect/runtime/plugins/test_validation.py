@@ -159,8 +159,8 @@ async def test_a_key_that_a_connector_of_kafka_does_not_know_is_a_warning() -> N
 
     worker = WorkerConfig.parse(SMALLEST)
     assert await warnings() is None
-    assert await warnings(fiel="/f") == [
-        "fiel is not known to FileStreamSourceConnector and has no effect; is file meant?"
+    assert await warnings(topics="t") == [
+        "topics is not known to FileStreamSourceConnector and has no effect; is topic meant?"
     ]
 
 
