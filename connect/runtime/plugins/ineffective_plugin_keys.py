@@ -11,6 +11,7 @@ from typing import Final
 
 from connect.api.plugins import PluginDescription, PluginKind
 from connect.api.source import SourceConnector
+from connect.core.config.client_settings import COMPRESSION_LEVELS
 from connect.core.config.config_def import split_list
 from connect.core.config.connector_settings import uses_topic_creation
 from connect.core.config.ineffective_keys import override_notice, unlisted_step
@@ -45,7 +46,11 @@ def warnings_of(
     the connector or Connect declares."""
     if type(connector).ignored is SourceConnector.ignored:
         others = [key for key in props if key not in known and not key.startswith(_OF_OTHERS)]
-        own = [*unknown_keys(plugin, others, "", ())]
+        levels = [f"producer.override.{name}" for name in COMPRESSION_LEVELS]
+        own = [
+            *unknown_keys(plugin, others, "", ()),
+            *(f"{key} has no effect: only a mirror's copy compresses with a level" for key in levels if key in props),
+        ]
     else:
         own = [*connector.ignored(props)]  # it knows best what a key was meant for
     return once((*own, *ineffective_plugin_keys(props, plugins), *ineffective_overrides(props, worker)))

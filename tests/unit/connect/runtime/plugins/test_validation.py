@@ -162,6 +162,9 @@ async def test_a_key_that_a_connector_of_kafka_does_not_know_is_a_warning() -> N
     assert await warnings(topics="t") == [
         "topics is not known to FileStreamSourceConnector and has no effect; is topic meant?"
     ]
+    assert await warnings(**{"producer.override.compression.zstd.level": "3"}) == [
+        "producer.override.compression.zstd.level has no effect: only a mirror's copy compresses with a level"
+    ]
 
 
 async def test_what_the_connector_says_of_several_keys() -> None:
