@@ -58,7 +58,7 @@ async def test_ten_mebibytes_of_objects_cost_little(method: str, path: str, chun
     is_left_unread = chunked and path.endswith(("/pause", "/restart"))
     assert status == (404 if is_left_unread else 413)
     assert {name for name, *_ in herder.done} <= {"connectors", "set_target_state", "restart_connector"}
-    assert loop_s < 0.1
+    assert loop_s < 0.2  # to parse them takes 0.27 s
     assert peak_bytes < 100 * MIB
 
 
