@@ -19,7 +19,7 @@ import typer.completion
 from typer.core import TyperCommand, TyperGroup
 
 from connect.cli.check.findings import FileKind
-from connect.cli.commands.connectors import URL_VARIABLE
+from connect.cli.commands.connectors import rest_option
 from connect.cli.console import EXIT_ERROR, configure_logging, run_command
 from connect.core.errors import ConfigError
 
@@ -300,32 +300,12 @@ Groups = Annotated[
     list[str] | None,
     typer.Option("--group", metavar="GROUP", help="A group or a regular expression. Default: the file's groups."),
 ]
-Rest = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--rest",
-        metavar="URL",
-        envvar=URL_VARIABLE,
-        help="URL of the mirror or of a worker, used to stop and start flows.",
-    ),
-]
+Rest = Annotated[list[str] | None, rest_option("URL of the mirror or of a worker, used to stop and start flows.")]
 AlsoRest = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--rest",
-        metavar="URL",
-        envvar=URL_VARIABLE,
-        help="Ask this mirror or worker too, which knows more of its tasks and of Spark.",
-    ),
+    list[str] | None, rest_option("Ask this mirror or worker too, which knows more of its tasks and of Spark.")
 ]
 InsteadRest = Annotated[
-    str | None,
-    typer.Option(
-        "--rest",
-        metavar="URL",
-        envvar=URL_VARIABLE,
-        help="Ask this worker instead; a dedicated mirror is http://host:port/SOURCE/TARGET.",
-    ),
+    str | None, rest_option("Ask this worker instead; a dedicated mirror is http://host:port/SOURCE/TARGET.")
 ]
 Execute = Annotated[bool, typer.Option("--execute", help="Make the changes, after confirmation.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]

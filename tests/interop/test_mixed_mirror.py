@@ -40,9 +40,13 @@ def test_java_joins_a_flow_of_ours(us: KafkaCluster, eu: KafkaCluster, tmp_path:
 def _share(flow: FlowNodes) -> None:
     flow.start("a")
     flow.await_shared("a")
-    flow.start("b")
+    _join(flow, "b", leader="a")
+
+
+def _join(flow: FlowNodes, node: str, *, leader: str) -> None:
+    flow.start(node)
     flow.await_shared("a", "b")
-    assert flow.leader() == "a"
+    assert flow.leader() == leader
     flow.await_copying("a", "b")
 
 
@@ -72,10 +76,7 @@ def test_either_stands_in_for_the_other(us: KafkaCluster, eu: KafkaCluster, tmp_
         flow.await_copying("b")
 
         # ours joins Java
-        flow.start("a")
-        flow.await_shared("a", "b")
-        assert flow.leader() == "b"
-        flow.await_copying("a", "b")
+        _join(flow, "a", leader="b")
         late = f"late-{flow.alias}"
         flow.make_topic(late)
         wait_until(lambda: f"{late}-0" in flow.assigned(), DEADLINE_S, "the flow has a new topic", _POLL_S)

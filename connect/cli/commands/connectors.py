@@ -96,17 +96,14 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-#: The default of each command's ``--rest``; of those that accept several URLs, with spaces between.
-URL_VARIABLE: Final = "HELIOGRAPH_URL"
-Url = Annotated[
-    str,
-    typer.Option(
-        "--rest",
-        metavar="URL",
-        envvar=URL_VARIABLE,
-        help="A worker of the group; of a dedicated mirror http://host:port/SOURCE/TARGET.",
-    ),
-]
+
+def rest_option(text: str) -> Any:
+    """Return the option ``--rest`` with this help. Its default is ``HELIOGRAPH_URL``; a command that accepts several
+    URLs splits it at spaces."""
+    return typer.Option("--rest", metavar="URL", envvar="HELIOGRAPH_URL", help=text)
+
+
+Url = Annotated[str, rest_option("A worker of the group; of a dedicated mirror http://host:port/SOURCE/TARGET.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the worker's answer as JSON.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 Names = Annotated[list[str], typer.Argument(metavar="NAME...", show_default=False)]

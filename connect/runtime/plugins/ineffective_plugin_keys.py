@@ -11,7 +11,7 @@ from typing import Final
 
 from connect.api.plugins import PluginDescription, PluginKind
 from connect.api.source import SourceConnector
-from connect.core.config.client_settings import COMPRESSION_LEVELS
+from connect.core.config.client_settings import CLIENTS, COMPRESSION_LEVELS
 from connect.core.config.config_def import split_list
 from connect.core.config.connector_settings import uses_topic_creation
 from connect.core.config.ineffective_keys import override_notice, unlisted_step
@@ -29,7 +29,7 @@ _STEPS: Final = (
 _OF_OTHERS: Final = (
     *(f"{names}." for names, _, _ in _STEPS),
     *(f"{converter}." for converter, _, _ in CONVERTERS),
-    *(f"{kind}.override." for kind in ("producer", "consumer", "admin")),
+    *(f"{kind}.override." for kind in CLIENTS),
     "topic.creation.",
 )
 

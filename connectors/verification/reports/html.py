@@ -109,10 +109,7 @@ def _differences(result: VerificationResult) -> Iterator[str]:
     if not named:
         yield "<p>None.</p>"
         return
-    columns = ("partition", "source offset#", "target offset#", "kind", "what")
-    yield from _table(columns, map(_difference, named[:_MOST]))
-    if result.differences_total > (shown := min(len(named), _MOST)):
-        yield f'<p class="soft">{result.differences_total - shown:,} more; the result names {len(named):,}.</p>'
+    yield from _records(("kind", "what"), named, result.differences_total)
 
 
 def _undecided(result: VerificationResult) -> Iterator[str]:
@@ -120,10 +117,13 @@ def _undecided(result: VerificationResult) -> Iterator[str]:
     if not named:
         return
     yield "<h2>Undecided</h2><p>They look like differences, and no log says any more whether they are.</p>"
-    columns = ("partition", "source offset#", "target offset#", "looks", "what", "why no log decides it")
-    yield from _table(columns, map(_difference, named[:_MOST]))
-    if result.undecided_total > (shown := min(len(named), _MOST)):
-        yield f'<p class="soft">{result.undecided_total - shown:,} more; the result names {len(named):,}.</p>'
+    yield from _records(("looks", "what", "why no log decides it"), named, result.undecided_total)
+
+
+def _records(columns: Sequence[str], named: Sequence[Difference], total: int) -> Iterator[str]:
+    yield from _table(("partition", "source offset#", "target offset#", *columns), map(_difference, named[:_MOST]))
+    if total > (shown := min(len(named), _MOST)):
+        yield f'<p class="soft">{total - shown:,} more; the result names {len(named):,}.</p>'
 
 
 def _difference(one: Difference) -> tuple[str, ...]:

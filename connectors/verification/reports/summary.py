@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from connect.core.wording import bytes_text, counted
-from connectors.verification.report import Difference, ExplainedRange, RangeReason, VerificationResult
+from connectors.verification.report import Difference, ExplainedRange, PartitionResult, RangeReason, VerificationResult
 
 
 @dataclass(slots=True)
@@ -69,20 +69,16 @@ def limits(result: VerificationResult) -> list[str]:
 
 def differences(result: VerificationResult) -> list[Difference]:
     """Return every difference that the result names, by topic, partition and source offset."""
-    return [
-        one
-        for part in sorted(result.partitions, key=lambda part: (part.topic, part.partition))
-        for one in part.differences
-    ]
+    return [one for part in _in_order(result) for one in part.differences]
 
 
 def undecided(result: VerificationResult) -> list[Difference]:
     """Return every undecided record that the result names, as :func:`differences`."""
-    return [
-        one
-        for part in sorted(result.partitions, key=lambda part: (part.topic, part.partition))
-        for one in part.undecided
-    ]
+    return [one for part in _in_order(result) for one in part.undecided]
+
+
+def _in_order(result: VerificationResult) -> list[PartitionResult]:
+    return sorted(result.partitions, key=lambda part: (part.topic, part.partition))
 
 
 def ranges(result: VerificationResult) -> list[ExplainedRange]:
