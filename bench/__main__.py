@@ -23,7 +23,7 @@ from bench.latency import measure_latency
 from bench.loads import DEFAULT, LOADS, AnyLoad, Load, Paced, Start, write_payloads
 from bench.machine import this_run
 from bench.measure import Window, measure, measure_ceiling, measure_start
-from bench.plan import Asked
+from bench.plan import COLD_TIMES, WARM_LATENCY_S, Asked
 from bench.profile import profile
 from bench.rows import Ceiling, Ciphers, Held, Latency, Result, Row, Rows, Run, Started
 from connect.core.errors import HeliographError
@@ -41,8 +41,6 @@ _STEADY_PROBES: Final = 2
 _STEADY: Final = 1.05
 _WARM_WINDOW: Final = Window(0.0, 12.0)
 _WARM_PROBES: Final = 10
-#: Of a load that is only there to warm brokers.
-_WARMING_SCALE: Final = 0.05
 _LOADING_S: Final = 1800.0
 #: Of a load that only has to be there.
 _FEW_RECORDS: Final = 8000
@@ -107,6 +105,7 @@ class Bench:
         self._rows = Rows.read(options.json)
         self.failed: list[str] = []
         self._warm_beds: list[Bed] = []
+        self._paced_beds: list[Bed] = []
         #: What the source holds, by topic.
         self._written: dict[str, Contents] = {}
 
@@ -160,7 +159,10 @@ class Bench:
         variant = await self._best_variant(load, bed, held) if load.has_ceiling else None
         runs: list[Contender | Variant] = [*contenders, *([] if variant is None else [variant])]
         for number in range(1, self._asked.rounds_of(load) + 1):
+            named = self._asked.contenders_in(load, number)
             for one in _turned(runs, number):
+                if isinstance(one, Contender) and one.name not in named:
+                    continue
                 if isinstance(one, Variant):
                     self._keep(await measure_ceiling(load, number, bed, held, one, self._asked.seconds_of(load)))
                 else:
@@ -176,9 +178,13 @@ class Bench:
             self._not_counted(load, contender, number, error)
 
     async def _pace(self, load: Paced, bed: Bed, contenders: Sequence[Contender]) -> None:
-        if bed not in self._warm_beds:
-            warming = next(one for one in LOADS if isinstance(one, Load) and one.replication == load.replication)
-            await self._warm(warming.scaled(_WARMING_SCALE), bed, ())
+        if bed not in self._paced_beds:
+            self._paced_beds.append(bed)
+            alike = (one for one in LOADS if isinstance(one, Paced) and one.replication == load.replication)
+            warming = max(alike, key=lambda one: (one.records_per_s, not one.has_company))
+            for contender in [*contenders] * (1 if bed in self._warm_beds else COLD_TIMES):
+                with contextlib.suppress(BenchError):  # which its counted runs will show
+                    await measure_latency(contender, warming, 0, bed, 0.0, WARM_LATENCY_S, self._logs(warming, 0))
         self._written.clear()
         for number in range(1, self._asked.rounds_of(load) + 1):
             for contender in _turned(contenders, number):

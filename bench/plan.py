@@ -15,8 +15,12 @@ _COPY_S: Final = 30.0
 _RAMP_S: Final = 6.0
 #: Epochs are a minute: at least one change is in it.
 _LATENCY_S: Final = 63.0
-#: Next to busy loops it takes Java so long until its code is compiled.
-_BUSY_RAMP_S: Final = 30.0
+#: It takes Java so long until its code is compiled for small requests.
+_LATENCY_RAMP_S: Final = 20.0
+#: What a bed's brokers get of small requests from each contender first, which does not count: their latencies fall by
+#: half and more in the first two minutes of these. Brokers that have copied need half of it.
+WARM_LATENCY_S: Final = 28.0
+COLD_TIMES: Final = 2
 #: Seconds beside what is measured, seen on two cores: brokers of a bed until they are warm, a contender's start and end
 #: with the clearing around it, the ceiling's, and each of its short probes.
 _BED_S: Final = 105.0
@@ -30,6 +34,7 @@ _WRITTEN_PER_S: Final = 600_000
 _WRITTEN_ALONE_PER_S: Final = 15_000
 _WRITTEN_ALONE_AT_MOST_PER_S: Final = 70_000
 _JSON_BYTES: Final = 230
+_DEFAULTS: Final = "mm2-default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,7 @@ class Asked:
     def ramp_of(self, load: AnyLoad) -> float:
         if self.ramp_s is not None:
             return self.ramp_s
-        return _BUSY_RAMP_S if isinstance(load, Paced) and load.has_company else _RAMP_S
+        return _LATENCY_RAMP_S if isinstance(load, Paced) else _RAMP_S
 
     def rounds_of(self, load: AnyLoad) -> int:
         """A window of latencies is long and holds several epochs: one is enough."""
@@ -80,6 +85,12 @@ class Asked:
 
     def contenders_of(self, load: AnyLoad) -> Sequence[str]:
         return [*(load.contenders if self.only is None else self.only), *self.older]
+
+    def contenders_in(self, load: AnyLoad, number: int) -> Sequence[str]:
+        """Those of one round. Java's defaults copy a load once, because each request waits for a round trip, so that
+        no run differs from another."""
+        names = self.contenders_of(load)
+        return [name for name in names if name != _DEFAULTS] if number > 1 and isinstance(load, Load) else names
 
     def chosen(self) -> list[AnyLoad]:
         """In the order of the list, as large as the window needs."""
@@ -98,10 +109,19 @@ class Asked:
 
     def duration_s(self) -> float:
         """About how long it takes."""
-        return sum(_BED_S + sum(map(self._load_s, loads)) + _writing_s(loads) for _, loads in self.beds())
+        return sum(
+            self._warming_s(loads) + sum(map(self._load_s, loads)) + _writing_s(loads) for _, loads in self.beds()
+        )
+
+    def _warming_s(self, loads: Sequence[AnyLoad]) -> float:
+        copies = any(isinstance(load, Load) for load in loads)
+        paced = next((load for load in loads if isinstance(load, Paced)), None)
+        times = 0 if paced is None else len(self.contenders_of(paced)) * (1 if copies else COLD_TIMES)
+        return _BED_S * copies + times * (_CONTENDER_S + WARM_LATENCY_S)
 
     def _load_s(self, load: AnyLoad) -> float:
         contenders, rounds = len(self.contenders_of(load)), self.rounds_of(load)
+        runs = sum(len(self.contenders_in(load, number)) for number in range(1, rounds + 1))
         ramp_s, seconds = self.ramp_of(load), self.seconds_of(load)
         if isinstance(load, Paced):
             return contenders * (_CONTENDER_S + ramp_s + seconds)
@@ -109,7 +129,7 @@ class Asked:
             return contenders * (rounds + 1) * _CONTENDER_S
         probes_s = _PROBE_S * sum(map(len, variants(load)))
         ceiling_s = probes_s + rounds * (_CEILING_S + seconds) if load.has_ceiling else 0.0
-        return rounds * contenders * (_CONTENDER_S + ramp_s + seconds) + ceiling_s
+        return runs * (_CONTENDER_S + ramp_s + seconds) + ceiling_s
 
 
 def _writing_s(loads: Iterable[AnyLoad]) -> float:

@@ -121,13 +121,14 @@ class Turns:
     do not wait for each other (as TCP Vegas finds it): one if replication takes longer than the network, many at a
     distance.
 
-    ``request_s`` is a request's cost: its time divided by the number in flight. Times are seconds of a steady clock.
+    ``request_s`` is a request's cost: its time divided by the number in flight. ``answer_s`` is the time until its
+    answer. Both are means of recent requests, 0 before the first. Times are seconds of a steady clock.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self.limit = self.unqueued = min(_FIRST_REQUESTS, most)
-        self.request_s = 0.0
+        self.request_s = self.answer_s = 0.0
         self._usual_bytes = 0.0
         self._trip_s = self._next_trip_s = math.inf
         self._trip_until_s = self._round_since_s = self._grows_after_s = 0.0
@@ -146,6 +147,7 @@ class Turns:
         took_s = now_s - sent_s
         cost_s = took_s / under_way
         self.request_s = self.request_s + _WEIGHT * (cost_s - self.request_s) if self.request_s else cost_s
+        self.answer_s = self.answer_s + _WEIGHT * (took_s - self.answer_s) if self.answer_s else took_s
         self._look_at_trip(took_s, now_s, under_way)
         self._took_s.append(took_s)
         self._under_way += under_way

@@ -97,6 +97,11 @@ class TargetWriter:
         """Seconds until everything in flight should be answered, at recent rates."""
         return max((pump.expected_s for pump in self._pumps.values() if not pump.closed), default=0.0)
 
+    @property
+    def answer_s(self) -> float:
+        """The time in which the fastest leader answers at present; 0 if none has."""
+        return min((pump.answer_s for pump in self._pumps.values() if pump.answer_s and not pump.closed), default=0.0)
+
     async def stop(self) -> None:
         await self._recoveries.stop()
         await self._scope.close()
@@ -260,6 +265,10 @@ class _LeaderPump:
         # The rate of a connection with little to do says nothing about a dead one, so the time is capped.
         most_s = self.connection.request_timeout_ms / 1000
         return min(self._pace.seconds_for(self._in_flight_bytes), most_s) if self._in_flight_bytes else 0.0
+
+    @property
+    def answer_s(self) -> float:
+        return self._turns.answer_s
 
     def overdue(self) -> bool:
         """Return whether no byte has moved for ``request.timeout.ms`` although an answer is due."""

@@ -304,14 +304,16 @@ class Slice:
                 transactions, send=self._link.send, collect=self._collect, offer=self._offer
             )
         self._renew()
-        self._reader = SourceReader(self._source, self._settings, self._offer, self._end)
-        self._writer = TargetWriter(
+        self._writer = writer = TargetWriter(
             self._target,
             self._settings,
             may_write=self._has_lease,
             room=self._made_room,
             fail=self._end,
             transactions=transactions,
+        )
+        self._reader = SourceReader(
+            self._source, self._settings, self._offer, self._end, answer_s=lambda: writer.answer_s
         )
         self._add(message)
         if self._transaction is not None:

@@ -38,7 +38,8 @@ _MOST_NAMED: Final = 3
 
 
 class SourceReader:
-    """The owner of the fetch loops. ``taken`` is called with copiers that got records; ``fail`` ends the slice."""
+    """The owner of the fetch loops. ``taken`` is called with copiers that got records; ``fail`` ends the slice.
+    ``answer_s`` is how long the target takes to answer at present."""
 
     def __init__(
         self,
@@ -47,12 +48,14 @@ class SourceReader:
         taken: Callable[[Iterable[PartitionCopier]], None],
         fail: Callable[[BaseException], None],
         *,
+        answer_s: Callable[[], float] = lambda: 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._taken = taken
         self._fail = fail
+        self.answer_s = answer_s
         self.now_s = clock
         self.partitions = 0
         self._holding: set[PartitionCopier] = set()

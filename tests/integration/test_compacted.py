@@ -6,7 +6,7 @@ import asyncio
 import re
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from uuid import uuid4
 
 import pytest
@@ -15,7 +15,7 @@ from connect.core.errors import PermanentError, RetriableError
 from connect.core.model import NewTopic
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka import long_log
-from connect.kafka.cluster import Cluster
+from connect.kafka.cluster import Cluster, ClusterMetadata
 from connect.kafka.log.compacted_log import CompactedLog
 from connect.kafka.log.compacted_topic import LogRecord, ensure_compacted_topic
 from connect.kafka.log.offsets import LATEST, list_offsets
@@ -366,3 +366,29 @@ async def test_stopping_leaves_nothing_behind(plain: Followed) -> None:
     await plain.log.stop()
     await plain.log.stop()
     await until(lambda: not [task for task in asyncio.all_tasks() - tasks if "tail" in task.get_name()], "no tail")
+
+
+async def test_a_plain_writer_asks_for_leaders_once_and_again_if_one_has_gone(
+    plain: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Offset syncs are written up to ten times a second."""
+    asked = 0
+    topics = Cluster.topics
+
+    async def counted(self: Cluster, names: Collection[str]) -> ClusterMetadata:
+        nonlocal asked
+        asked += 1
+        return await topics(self, names)
+
+    monkeypatch.setattr(Cluster, "topics", counted)
+    writer = PlainWriter(plain.cluster)
+    for value in (b"1", b"2", b"3"):
+        await writer.write(plain.records(value))
+    assert asked == 1
+    (at_leader,) = writer._known.values()
+    rows = at_leader[0].topics[plain.topic].partitions
+    rows[0] = rows[0]._replace(leader=99)
+    await writer.write(plain.records(b"4"))
+    assert asked == 2
+    await plain.log.start()
+    assert plain.values == [b"1", b"2", b"3", b"4"]

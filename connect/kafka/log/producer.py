@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import zip_longest
 from typing import Final, NamedTuple, TypeVar
@@ -19,7 +20,7 @@ from kafka.errors import for_code
 from kafka.protocol.producer.produce import ProduceRequest
 
 from connect.core.errors import ClusterUnreachable, HeliographError, PermanentError, RetriableError
-from connect.kafka.cluster import Cluster, NotAuthorized, error_name
+from connect.kafka.cluster import Cluster, ClusterMetadata, NotAuthorized, error_name
 from connect.kafka.concurrency import in_turns, retried, together, until, wall_ms
 from connect.kafka.log import active_producers, transactions
 from connect.kafka.log.committed_offsets import Committed, commit_in_transaction
@@ -39,6 +40,8 @@ SEQUENCES: Final = 2**31
 #: For errors that pass in moments: a leader that moved, a topic that its broker does not know yet.
 _RETRY_FOR_S: Final = 5.0
 _RETRY_PAUSE_S: Final = 0.05
+#: How long leaders are taken as they were, unless a write fails: offset syncs are up to ten writes a second.
+_LEADERS_S: Final = 30.0
 _NOT_ALLOWED: Final = frozenset({29, 31})  # topic, cluster: authorisation failed
 _INVALID_RECORD: Final = 87  # of a compacted topic: a record without a key
 _NO_PRODUCER: Final = ProducerIdentity(-1, -1)
@@ -220,6 +223,8 @@ class PlainWriter:
         self._cluster = cluster
         self._timeout_s = timeout_s
         self._lock = asyncio.Lock()
+        #: Metadata of these topics, and when it was asked for.
+        self._known: dict[frozenset[str], tuple[ClusterMetadata, float]] = {}
 
     async def write(self, records: Iterable[OutRecord]) -> None:
         """Write ``records``, those of a partition in order.
@@ -234,7 +239,19 @@ class PlainWriter:
                 await waiting_out(partial(self._write, wanted))
 
     async def _write(self, records: Sequence[OutRecord]) -> None:
-        by_leader = await place(self._cluster, records, _NO_PRODUCER, {})
+        topics, now_s = frozenset(record.topic for record in records), asyncio.get_running_loop().time()
+        metadata, asked_s = self._known.pop(topics, (None, 0.0))
+        if metadata is not None and now_s - asked_s <= _LEADERS_S:
+            with suppress(RetriableError):  # because there may be other leaders by now
+                await self._send(records, metadata)
+                self._known[topics] = metadata, asked_s
+                return
+        metadata = await self._cluster.topics(topics)
+        await self._send(records, metadata)
+        self._known = {topics: (metadata, now_s)}
+
+    async def _send(self, records: Sequence[OutRecord], metadata: ClusterMetadata) -> None:
+        by_leader = await place(self._cluster, records, _NO_PRODUCER, {}, metadata)
         await produce_all(self._cluster, by_leader, None, self._timeout_s, self._check)
 
     def _check(self, code: int, partition: str) -> None:
@@ -267,12 +284,15 @@ async def place(
     records: Sequence[OutRecord],
     identity: ProducerIdentity,
     sequences: Mapping[Partition, int],
+    metadata: ClusterMetadata | None = None,
     *,
     batch_bytes: int = _BATCH_BYTES,
     codec: int = 0,
 ) -> Placed:
-    """Return ``records`` as batches of ``identity`` by leader; other tasks on the loop run in between."""
-    metadata = await cluster.topics({record.topic for record in records})
+    """Return ``records`` as batches of ``identity`` by leader; other tasks on the loop run in between. Asks for the
+    ``metadata`` of their topics if it is None."""
+    if metadata is None:
+        metadata = await cluster.topics({record.topic for record in records})
     by_partition: dict[Partition, list[OutRecord]] = {}
     async for record in in_turns(records):
         partition = record.partition

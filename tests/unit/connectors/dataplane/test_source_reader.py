@@ -13,6 +13,7 @@ import pytest
 
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, ClusterMetadata, LeaderEpochs, PartitionMetadata, TopicMetadata
+from connect.kafka.concurrency import Scope
 from connect.kafka.connection import Connection
 from connect.kafka.error_causes import Causes, cause_of
 from connect.wire import fetch_produce
@@ -28,6 +29,7 @@ from tests.kit.members import until
 from tests.kit.quotas import Mutable
 
 SETTINGS = SliceSettings("us->eu", 0, {"password": "s3cret"}, {"password": "s3cret"})
+REAL_SLEEP = asyncio.sleep
 LIMITS = fetch_api.FetchLimits(0, 1, 1024, 1024, fetch_api.READ_UNCOMMITTED)
 
 
@@ -249,6 +251,48 @@ async def test_a_fetch_waits_longer_for_partitions_that_cannot_send(monkeypatch:
     loop._busy_wait_ms = 5
     await loop._fetch(cast(Connection, Mutable()), 12)
     assert waits_ms[9:] == [500]
+
+
+@pytest.mark.parametrize(
+    ("records", "end", "answer_s", "pause_s"),
+    [(3, 3, 0.002, 0.002), (3, 3, 60.0, 0.005), (3, 3, 0.0, 0.0), (3, 9, 0.002, 0.0), (0, 0, 0.002, 0.0)],
+    ids=["at the end", "slow target", "nothing sent yet", "behind", "no records"],
+)
+async def test_what_arrives_record_by_record_is_fetched_as_fast_as_the_target_answers(
+    monkeypatch: pytest.MonkeyPatch, records: int, end: int, answer_s: float, pause_s: float
+) -> None:
+    """Records that are fetched sooner wait for their turn at the target, and each fetch costs the same."""
+    fetches = 0
+    slept_s: list[float] = []
+
+    async def fetch(*_: object) -> fetch_produce.FetchAnswer:
+        nonlocal fetches
+        fetches += 1
+        if fetches > 1:
+            await asyncio.Event().wait()
+        row = fetched(source_batch(range(records)) if records else b"")
+        return fetch_produce.FetchAnswer(
+            0, 0, 1, [row._replace(topic=fetch_produce.topic_name_key("t"), high_watermark=end)]
+        )
+
+    async def connect(*_: object) -> object:
+        return Mutable()
+
+    async def sleep(delay_s: float) -> None:
+        slept_s.append(delay_s)
+
+    monkeypatch.setattr(fetch_api, "fetch", fetch)
+    monkeypatch.setattr(fetch_api, "fetch_version", lambda *_: 12)
+    monkeypatch.setattr("connectors.dataplane.fetch_loop.asyncio.sleep", sleep)
+    cluster = cast(Cluster, SimpleNamespace(connection=connect, leader_epochs=LeaderEpochs("cluster")))
+    reader = SourceReader(cluster, SETTINGS, lambda _: None, unexpected, answer_s=lambda: answer_s)
+    loop = FetchLoop(reader, cluster, SETTINGS, 1)
+    loop.add(copier(), 0)
+    async with asyncio.timeout(60), Scope("fetch") as scope:
+        scope.spawn(loop.run(), "fetch")
+        while fetches < 2:
+            await REAL_SLEEP(0)
+    assert [delay_s for delay_s in slept_s if delay_s] == ([pause_s] if pause_s else [])
 
 
 @pytest.mark.parametrize(("partitions", "fetched", "held"), [(1, 8, 16), (2, 8, 12), (8, 3, 3), (100, 1, 1)])
