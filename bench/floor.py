@@ -1,5 +1,8 @@
-"""``python -m bench.floor``: the CPU that a loop takes to receive a GB over loopback and send it on, by each way that
-Python has: without TLS, TLS on a blocking socket, TLS in memory beside a socket, and asyncio's."""
+"""``python -m bench.floor``: the CPU that a bare loop takes, which no copier can be below.
+
+To receive a GB over loopback and send it on, by each way that Python has: without TLS, TLS on a blocking socket, TLS in
+memory beside a socket, and asyncio's. And to open zstd batches of the bench's JSON lines and compress them together.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,25 @@ import socket
 import ssl
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, cast
 
+import zstandard
+
 from bench.ciphers import measure_ciphers
+from bench.loads import write_payloads
 from tests.kit.certificates import make_party
 
 _BYTES: Final = 1_000_000_000
 _PIECE_BYTES: Final = 1024 * 1024
 _RECEIVED_BYTES: Final = 256 * 1024
 _ROUNDS: Final = 3
+#: Records of a batch: one, and about as many as fill 16 KB once compressed, or before.
+_ZSTD_BATCHES: Final = (1, 64, 128)
+_ZSTD_REPEATS: Final = 10
+_JOINED_BYTES: Final = 4 * 1024 * 1024
 
 #: Receives from the first connection and sends to the second until the first ends; the bytes passed on.
 Relay = Callable[[socket.socket, socket.socket], int]
@@ -164,7 +174,28 @@ def measure(relay: Relay, pem: Path | None) -> float:
     return took_s / passed * 1e9
 
 
+def _recompressed(lines: Sequence[bytes], records: int) -> tuple[float, float]:
+    """Return CPU seconds for a GB of compressed batches of so many ``records``, and records a second of one core."""
+    compress, again = zstandard.ZstdCompressor(), zstandard.ZstdCompressor(1)
+    open_one = zstandard.ZstdDecompressor().decompress
+    batches = [compress.compress(b"".join(lines[at : at + records])) for at in range(0, len(lines), records)]
+    began_s = time.process_time()
+    opened = b"".join(map(open_one, batches))
+    for at in range(0, len(opened), _JOINED_BYTES):
+        again.compress(opened[at : at + _JOINED_BYTES])
+    took_s = time.process_time() - began_s
+    return took_s / sum(map(len, batches)) * 1e9, len(lines) / took_s
+
+
 def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        payloads = Path(folder) / "payloads.jsonl"
+        write_payloads(payloads)
+        lines = payloads.read_bytes().splitlines() * _ZSTD_REPEATS
+        for _ in range(_ROUNDS):
+            for records in _ZSTD_BATCHES:
+                cpu_s, per_s = _recompressed(lines, records)
+                print(f"zstd, {records} records a batch: {cpu_s:.1f} CPU-s/GB, {per_s:,.0f} records/s of one core")
     party = make_party("localhost", None)
     with tempfile.TemporaryDirectory() as folder:
         pem = Path(folder) / "party.pem"
