@@ -41,6 +41,18 @@ def test_loads_name_their_contenders_unless_others_are_asked_for() -> None:
     assert all(known.issuperset(one.contenders) for one in LOADS)
 
 
+def test_javas_defaults_copy_a_load_once() -> None:
+    asked = Asked(loads=["tiny-8-100ms"])
+    (tiny,) = asked.chosen()
+    assert asked.contenders_in(tiny, 1) == ["mm2-default", "mm2-tuned", "heliograph"]
+    assert asked.contenders_in(tiny, 2) == ["mm2-tuned", "heliograph"]
+
+
+def test_brokers_that_have_not_copied_are_warmed_twice_for_latencies() -> None:
+    cold = Asked(loads=["latency-rf1-200"]).duration_s()
+    assert cold == (16 + 20 + 63) * 2 + (16 + 28) * 2 * 2
+
+
 def test_latency_has_one_long_window() -> None:
     (paced,) = (one for one in LOADS if one.name == "latency-rf3-2000")
     assert isinstance(paced, Paced)
