@@ -87,6 +87,7 @@ class Contender:
             properties["us->eu.producer.override.compression.type"] = load.producer["compression.type"]
         if isinstance(load, Paced) and not self.java:
             properties["copy.epoch.ms"] = "60000"
+            del properties["tasks.max"]  # because Java has its defaults too: one task
         return properties
 
 
