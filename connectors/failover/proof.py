@@ -8,8 +8,7 @@ from typing import Final
 
 from connect.core.errors import PermanentError
 from connect.core.wording import counted, named
-from connectors.verification.report import VerificationResult
-from connectors.verification.reports.summary import headline
+from connectors.verification.report import VerificationResult, headline
 
 #: Verifies the flow from where its last verification ended, within a limit in seconds; None: until it is whole.
 Verify = Callable[[float | None], Awaitable[VerificationResult]]

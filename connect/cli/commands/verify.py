@@ -23,11 +23,9 @@ from connect.core.wording import age_text, counted, parsed_time_ms
 from connect.kafka.concurrency import is_set_within, unless
 from connect.runtime.plugins.plugin_registry import Plugins
 from connectors.config.mm2_properties import Flow, chosen_flows
+from connectors.verification import report_file, report_text
 from connectors.verification.planning import VerifyOptions
-from connectors.verification.report import VerificationResult
-from connectors.verification.reports import file as report_file
-from connectors.verification.reports import text as report_text
-from connectors.verification.reports.summary import headline
+from connectors.verification.report import VerificationResult, headline
 from connectors.verification.run import Progress, verifying
 
 log = logging.getLogger(__name__)

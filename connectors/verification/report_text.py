@@ -8,8 +8,9 @@ from itertools import groupby
 from typing import Final
 
 from connect.core.wording import bytes_text, in_utc
-from connectors.verification.report import Difference, VerificationResult
-from connectors.verification.reports.summary import (
+from connectors.verification.report import (
+    Difference,
+    VerificationResult,
     coverage,
     differences,
     explanations,

@@ -1,19 +1,28 @@
-"""The report of a verification as one HTML page: no script, nothing from elsewhere, plots as inline SVG.
+"""The report of a verification as a file, in JSON or as one HTML page, its SHA-256, and the check of an earlier one.
 
-The page holds the JSON form of the report, which a browser does not run.
+The page has no script, nothing from elsewhere, and plots as inline SVG. It holds the JSON form, which a browser does
+not run.
+
+The SHA-256 is that of the result as JSON with sorted keys, without spaces and in ASCII. It is not a signature: anyone
+who can change a report can change its sum too, so compare it with the one that the run printed or logged.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
-from typing import Final
+from typing import Any, Final
 
+from connect.core.errors import PermanentError
 from connect.core.wording import bytes_text, counted, in_utc
-from connectors.verification.report import Difference, ExplainedRange, VerificationResult
-from connectors.verification.reports.summary import (
+from connectors.verification.report import (
+    Difference,
+    ExplainedRange,
     TopicCoverage,
+    VerificationResult,
     coverage,
     differences,
     explanations,
@@ -26,6 +35,7 @@ from connectors.verification.reports.summary import (
     undecided,
 )
 
+_SUM: Final = "sha256"
 #: Most rows of a table; the JSON form has all.
 _MOST: Final = 500
 _DATA: Final = re.compile(r'<script type="application/json" id="report">(.*?)</script>', re.DOTALL)
@@ -61,15 +71,50 @@ svg.bar { height: .8rem; margin-top: .3rem; border-radius: 3px; background: var(
 """
 
 
-def to_html(result: VerificationResult, document: str, sha256: str) -> str:
-    """Return the page. ``document``: the JSON form of the report, whose sum is ``sha256``."""
-    return "\n".join(_page(result, document, sha256)) + "\n"
+def digest(result: VerificationResult) -> str:
+    """Return the SHA-256 of a result, in hexadecimal."""
+    return _digest(result.to_json())
 
 
-def data_of_page(text: str) -> str | None:
-    """Return the JSON form in a page; None if the text is none."""
-    found = _DATA.search(text) if text.startswith("<!doctype html>") else None
-    return None if found is None else found[1]
+def to_document(result: VerificationResult) -> dict[str, Any]:
+    """Return the JSON form: the fields of the result, and its sum under ``sha256``."""
+    return {**result.to_json(), _SUM: digest(result)}
+
+
+def page(result: VerificationResult) -> str:
+    """Return the HTML form, which holds the JSON form too."""
+    return "\n".join(_page(result, json.dumps(to_document(result)), digest(result))) + "\n"
+
+
+def read_report(text: str) -> VerificationResult:
+    """Return the result in a report in JSON or HTML, once its sum is checked; of a page, what it shows is too.
+
+    Raises:
+        PermanentError: It is not a report, its contents do not have the sum it states, or the page shows other data.
+    """
+    data = _DATA.search(text) if text.startswith("<!doctype html>") else None
+    try:
+        document = json.loads(text if data is None else data[1])
+        stated = document.pop(_SUM)
+        result = VerificationResult.from_json(document)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PermanentError(
+            f"it is not a report of a verification in JSON or HTML, which alone can be checked ({error}); write one "
+            "with heliograph verify --report verified.json"
+        ) from error
+    if stated != _digest(document):
+        raise PermanentError(f"the report was changed: its contents have the SHA-256 {_digest(document)}, not {stated}")
+    if data is not None and text != page(result):
+        raise PermanentError(
+            "the data of the page are unchanged, but the page is not what this version makes of them: it was "
+            "changed, or written by another version"
+        )
+    return result
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def _page(result: VerificationResult, document: str, sha256: str) -> Iterator[str]:
