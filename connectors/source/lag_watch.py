@@ -34,7 +34,7 @@ from connectors.source.positions.partition_pairs import STARTING, Entry
 from connectors.source.task import MirrorSourceTask
 from connectors.source.worker_context import FlowParts, MirrorHost, looked_at_parts
 from connectors.topic_sync.partition_assignment import assigned_before
-from connectors.verification.last_run import read_last_run
+from connectors.verification.state import read_last_run
 
 log = logging.getLogger(__name__)
 

@@ -33,8 +33,7 @@ from connectors.lag_reader import last_checkpoint_ms
 from connectors.source.positions.gap_policy import advice, partition_facts
 from connectors.source.worker_context import FlowLook, FlowParts, MirrorHost
 from connectors.topic_sync.partition_assignment import assigned_before
-from connectors.verification.last_run import read_verified
-from connectors.verification.state import verification_report
+from connectors.verification.state import read_verified, verification_report
 
 LAG: Final = "lag"
 PARTITIONS: Final = "partitions"

@@ -34,7 +34,7 @@ from connectors.source.positions.stored_positions import MissingRights
 from connectors.source.task import MirrorSourceTask
 from connectors.spark.engine import SparkEngine
 from connectors.transforms.target_names import FindPlugin
-from connectors.verification.last_run import LastVerification
+from connectors.verification.state import LastVerification
 
 #: A look is kept for this long after it was last read.
 _KEPT_S: Final = 3600.0
