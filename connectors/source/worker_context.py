@@ -22,8 +22,7 @@ from connectors.config.client_config import FlowClients
 from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.connector_base import WrittenLatencies
 from connectors.control_link.server import LinkServer, LinkSettings
-from connectors.flow_facts import FlowProgress, Tally, Trend, VerifiedFacts
-from connectors.flow_history import Copied, FlowHistory
+from connectors.flow_facts import Copied, FlowHistory, FlowProgress, Tally, Trend, VerifiedFacts
 from connectors.flow_progress import NOTHING_KNOWN, UNKNOWN, Contact, FlowLag, LagSnapshot, Meters, Takeovers
 from connectors.formats.types import FlowName, TopicPartition
 from connectors.internal_topics import PartitionState
