@@ -11,9 +11,9 @@ from connect.api.plugins import KAFKA_VERSION, PluginDescription, PluginKind
 from connect.kafka.concurrency import wall_ms
 from connectors.checkpoint.connector import MirrorCheckpointConnector, SharedMaps
 from connectors.config.definitions import CHECKPOINT, HEARTBEAT, SOURCE
+from connectors.connector_base import KeptReports, rows_asked
 from connectors.heartbeat import MirrorHeartbeatConnector
 from connectors.inspection.changes_report import changes_report
-from connectors.kept_reports import KeptReports, rows_asked
 from connectors.source.plugin import MirrorSource
 from connectors.source.worker_context import MirrorHost
 

@@ -22,12 +22,12 @@ from connect.core.errors import HeliographError, UnreadableRecord
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import in_turns
 from connectors.config.connector_configs import MirrorSourceSettings
+from connectors.connector_base import rows_asked
 from connectors.flow_facts import VerifiedFacts
 from connectors.flow_progress import PartitionLag
 from connectors.formats.position import KeyKind, text
 from connectors.formats.types import TopicPartition, Wired
 from connectors.internal_topics import PARTITION_STATES, RecordKind, read_records, record_settings
-from connectors.kept_reports import rows_asked
 from connectors.verification.ranges import RangeResult
 from connectors.verification.report import (
     NAMED_DIFFERENCES,

@@ -13,6 +13,7 @@ from connect.core.errors import ConfigError
 from connect.kafka.log.committed_offsets import CLASSIC, SHARE, GroupListing
 from connectors import consumer_group_reports
 from connectors.config.connector_configs import CheckpointSettings, checkpoint_settings
+from connectors.connector_base import KeptReports
 from connectors.consumer_group_reports import (
     GroupsSeen,
     MoveLook,
@@ -29,7 +30,6 @@ from connectors.failover.journal import FailoverRun, RunState
 from connectors.failover.plan import FailoverOptions, Plan, plan
 from connectors.failover.snapshot import DIFFERS, GroupFinding, GroupMove, GroupRule, Groups, How, SampleCheck, Snapshot
 from connectors.flow_facts import VerifiedFacts
-from connectors.kept_reports import KeptReports
 from connectors.plugins import consumer_group_report
 
 
