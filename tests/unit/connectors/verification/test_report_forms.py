@@ -23,8 +23,7 @@ from connectors.verification.report import (
     explanations,
     headline,
 )
-from connectors.verification.report_file import digest, page, read_report, to_document
-from connectors.verification.report_text import to_text
+from connectors.verification.report_forms import digest, page, read_report, to_document, to_text
 from tests.kit.documented import blocks
 
 AT_MS = 1_795_745_656_053
