@@ -1,14 +1,16 @@
-"""The facts of a flow from which :mod:`connectors.flow_verdict` judges it, its progress, and the trend of a lag.
+"""The facts of a flow from which :mod:`connectors.flow_verdict` judges it, its progress, the trend of a lag, and the
+history of the last hour.
 
 What is known of its last verification has its words here too, which all places share.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from connect.core.model import State, TaskId
 from connect.core.wording import age_text, counted, named
@@ -17,6 +19,7 @@ from connectors.flow_progress import (
     UNKNOWN,
     Contact,
     FlowLag,
+    Lag,
     PartitionView,
     furthest,
     is_stopped,
@@ -29,9 +32,19 @@ _TREND_MS: Final = 60_000
 _LEAST_TREND_MS: Final = 20_000
 #: Partitions of one kind that facts name.
 _MOST_NAMED: Final = 20
+#: Seconds between two samples of a history, and how many it keeps.
+SAMPLE_S: Final = 10.0
+_SAMPLES: Final = 360
+_COLUMNS: Final = ("at_ms", "records_per_s", "bytes_per_s", "lag_records", "lag_ms")
+#: A rate is not taken over less time than this.
+_LEAST_MS: Final = 2000
 #: States of running tasks that do not copy yet, or not at the moment.
 STARTING: Final = "STARTING"
 RECOVERING: Final = "RECOVERING"
+
+#: Records and bytes that each task has copied since it began. The key is of the task's run, which may be a later one of
+#: the same task: then it has begun again from 0.
+Copied = Mapping[int, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,3 +375,44 @@ class FlowFacts(Wired):
             waiting=waiting[:_MOST_NAMED],
             waiting_count=len(waiting),
         )
+
+
+class FlowHistory:
+    """Rates and lag of one flow, the oldest first, as the worker that copies it knows them: 14 KB. A figure is -1 while
+    it is not known."""
+
+    def __init__(self) -> None:
+        self._values = array("d")
+        self._copied: Copied = {}
+
+    def observe(self, at_ms: int, copied: Copied, lag: Lag | None) -> None:
+        """Add a sample; ``lag`` is that of the partitions here, None if it is not known. After the clock was set back,
+        the history begins again."""
+        if self._values and at_ms < self._values[-len(_COLUMNS)]:
+            del self._values[:]
+        records_per_s, bytes_per_s = self.rates(at_ms, copied)
+        known = (UNKNOWN, UNKNOWN) if lag is None else (lag.records, lag.ms)
+        self._values.extend((at_ms, records_per_s, bytes_per_s, *known))
+        del self._values[: -_SAMPLES * len(_COLUMNS)]
+        self._copied = copied
+
+    def rates(self, at_ms: int, copied: Copied) -> tuple[float, float]:
+        """Return records and bytes a second since the last sample; soon after it, those of the sample."""
+        if not self._values:
+            return UNKNOWN, UNKNOWN
+        sampled_ms, *sampled = self._values[-len(_COLUMNS) :][:3]
+        took_ms = at_ms - sampled_ms
+        if took_ms < _LEAST_MS:
+            return sampled[0], sampled[1]
+        before = self._copied
+        records, size = (
+            sum(now[column] - before.get(task, (0, 0))[column] for task, now in copied.items()) for column in (0, 1)
+        )
+        return records * 1000 / took_ms, size * 1000 / took_ms
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a list for each figure, all of one length; times in ms since 1970, null if unknown."""
+        return {
+            name: [None if value < 0 else round(value, 1) for value in self._values[column :: len(_COLUMNS)]]
+            for column, name in enumerate(_COLUMNS)
+        }

@@ -30,11 +30,10 @@ from connect.kafka.concurrency import Scope, wall_ms
 from connect.kafka.log.compacted_topic import LogRecord, read_to_end
 from connect.kafka.log.offsets import EARLIEST, LATEST, list_offset
 from connectors.client import all_sources
-from connectors.config.client_config import client_connection, connector_client, inner_client_id
+from connectors.config.client_config import client_connection, connector_client, inner_client_id, open_admin
 from connectors.config.definitions import HEARTBEAT
 from connectors.connector_base import Latencies, MirrorConnector, Task, WrittenLatencies, check_offsets
 from connectors.formats.mirror_records import Heartbeat
-from connectors.forwarding_admin import open_admin
 from connectors.internal_topics import keep_making
 from connectors.policy import make_policy
 

@@ -25,12 +25,11 @@ from connect.kafka.long_log import LongLogs
 from connect.kafka.security.connection_settings import ConnectionSettings
 from connectors.checkpoint.group_checkpoints import GroupFinder, GroupLook, LiveOffsets, decode, encode, split
 from connectors.checkpoint.group_offset_sync import GroupOffsetSync
-from connectors.config.client_config import ClientKind, ClusterSide
+from connectors.config.client_config import ClientKind, ClusterSide, open_admin
 from connectors.config.connector_configs import ASSIGNED_GROUPS, CheckpointSettings, checkpoint_settings
 from connectors.config.definitions import CHECKPOINT
 from connectors.connector_base import Latencies, MirrorConnector, Schedule, Task, WrittenLatencies, check_offsets
 from connectors.formats.mirror_records import Checkpoint, MalformedRecord
-from connectors.forwarding_admin import open_admin
 from connectors.internal_topics import keep_making
 from connectors.offset_map.reader import MapReader
 

@@ -4,7 +4,8 @@ The module decides which keys reach which client, and its client id. Ids are Jav
 those inside a connector from ``MirrorConnectorConfig``, that of the producer of records from Connect's ``Worker``, that
 of the offset store from ``KafkaOffsetBackingStore``.
 
-It also decides whether a source connector is exactly-once, and when its transactions end (KIP-618).
+It also decides whether a source connector is exactly-once, and when its transactions end (KIP-618); and it opens the
+class through which a mirror changes topics and ACLs, ``forwarding.admin.class`` (KIP-787).
 """
 
 from __future__ import annotations
@@ -19,11 +20,17 @@ from connect.core.config.config_def import Values
 from connect.core.config.connector_settings import SOURCE_CONNECTOR
 from connect.core.errors import ConfigError
 from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
-from connectors.forwarding_admin import forwards, open_admin
+from connectors.policy import make, offered
 
 if TYPE_CHECKING:
     from connect.kafka.log.topic_admin import Admin
+    from connect.kafka.security.connection_settings import ConnectionSettings
 
+_FORWARDING_KEY: Final = "forwarding.admin.class"
+#: Java's class, which asks the cluster itself.
+DEFAULT_FORWARDING_ADMIN: Final = "org.apache.kafka.clients.admin.ForwardingAdmin"
+#: The group of the entry points of others.
+_FORWARDING_ADMINS: Final = "heliograph.forwarding_admins"
 ClusterSide = Literal["source", "target"]
 ClientKind = Literal["producer", "consumer", "admin"]
 #: Adds an error's place in the file, from the error, the side and the kind of client (None for the worker's own).
@@ -180,7 +187,7 @@ def flow_clients(
         _syncs_side=syncs_side,
         _connector_name=connector["name"],
         _producer_has_own_id="client.id" in producer,
-        _forwarding=connector if forwards(connector) else {},
+        _forwarding=connector if _forwards(connector) else {},
     )
 
 
@@ -271,3 +278,49 @@ def _refuse_two_clusters(connector: Mapping[str, str], worker: Mapping[str, str]
 
 def _servers(text: str) -> set[str]:
     return {server.strip() for server in text.split(",")}
+
+
+def find_forwarding_admin(name: str) -> str | None:
+    """Return ``name`` if there is such a class."""
+    return name if name == DEFAULT_FORWARDING_ADMIN or name in offered(_FORWARDING_ADMINS) else None
+
+
+def known_forwarding_admins() -> list[str]:
+    """Return the names of all classes, and how to add one."""
+    return [
+        DEFAULT_FORWARDING_ADMIN,
+        *offered(_FORWARDING_ADMINS),
+        f"and classes in Python with an entry point in {_FORWARDING_ADMINS}",
+    ]
+
+
+def _forwards(props: Mapping[str, str]) -> bool:
+    """Return whether a config names another class than Java's default."""
+    return props.get(_FORWARDING_KEY, DEFAULT_FORWARDING_ADMIN).strip() != DEFAULT_FORWARDING_ADMIN
+
+
+def open_admin(props: Mapping[str, str], settings: ConnectionSettings, cluster: str, *remedy: str) -> Admin:
+    """Return the admin of a connector's cluster, which the caller closes; ``remedy`` is what :class:`Admin` advises if
+    a replication factor is too high.
+
+    A package provides a class through an entry point of ``heliograph.forwarding_admins``. The entry point refers to a
+    callable, usually a subclass of :class:`~connect.kafka.log.topic_admin.Admin`, that takes the connector's whole
+    config with references resolved, the settings of the connection, and the alias of the cluster. It overrides
+    ``create_topics``, ``create_partitions``, ``alter_topic_configs``, ``delete_topics``, ``create_acls`` or
+    ``delete_acls``; what it does not override goes to the cluster. Its methods raise or return errors of
+    :mod:`connect.core.errors`.
+
+    Raises:
+        ConfigError: The class is unknown, rejects ``props`` or makes something else.
+    """
+    # Loaded here, because checking a file needs the names only.
+    from connect.kafka.log.topic_admin import Admin
+
+    if not _forwards(props):
+        return Admin(settings, cluster, *remedy)
+    name = props[_FORWARDING_KEY].strip()
+    admin = make(_FORWARDING_KEY, name, {}, _FORWARDING_ADMINS, props, settings, cluster)
+    if not isinstance(admin, Admin):
+        what = f"is a {type(admin).__name__}; it has to be a subclass of {Admin.__module__}.{Admin.__name__}"
+        raise ConfigError(f"{_FORWARDING_KEY} {name} {what}", _FORWARDING_KEY)
+    return admin

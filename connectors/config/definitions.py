@@ -23,9 +23,8 @@ from connect.core.config.config_def import long as _long
 from connect.core.config.config_def import text as _text
 from connect.core.config.connector_settings import CONNECTOR
 from connect.core.config.security_settings import SECURITY
+from connectors.config.client_config import DEFAULT_FORWARDING_ADMIN, find_forwarding_admin, known_forwarding_admins
 from connectors.formats.gap import OnSourceGap, OnTopicRecreated
-from connectors.forwarding_admin import DEFAULT as DEFAULT_FORWARDING_ADMIN
-from connectors.forwarding_admin import find_forwarding_admin, known_forwarding_admins
 from connectors.policy import DEFAULT_POLICY_CLASS, MAPPING_POLICY_CLASS, find_policy, known_policies
 
 ACL_RESOURCE_NAMES: Final = {

@@ -34,7 +34,7 @@ from connectors.formats.types import TopicPartition
 from connectors.heartbeat import read_heartbeats
 from connectors.internal_topics import read_all_positions, read_positions, read_states, record_settings
 from connectors.lag_reader import LagReader
-from connectors.verification.last_run import LastVerification, read_last_run
+from connectors.verification.state import LastVerification, read_last_run
 
 _TOPIC: Final = "TOPIC"
 _IDS: Final = "transactional ids"

@@ -44,10 +44,9 @@ from connectors.failover.drain import (
 )
 from connectors.failover.group_offsets import why_silent
 from connectors.failover.journal import GroupBefore, Journal, RunState, before_of
-from connectors.failover.log_comparison import next_records, prove
+from connectors.failover.log_comparison import Verify, next_records, prove, proved
 from connectors.failover.offset_lookup import about
 from connectors.failover.plan import FailoverOptions, Plan, differing, plan, used_meanwhile
-from connectors.failover.proof import Verify, proved
 from connectors.failover.reverse_flow import reverse_flow_check, starts_due, store_starts
 from connectors.failover.snapshot import GroupFinding, GroupMove, GroupRule, SampleCheck, Snapshot
 from connectors.flow_progress import together

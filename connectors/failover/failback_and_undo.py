@@ -31,8 +31,8 @@ from connectors.failover.drain import (
 )
 from connectors.failover.execute import Change, Failover, FailoverResult, GroupMover
 from connectors.failover.journal import FailoverRun, GroupBefore, Journal, RunState, StartBefore, denied_by, read_runs
+from connectors.failover.log_comparison import Verify
 from connectors.failover.plan import FailoverOptions, Plan, plan
-from connectors.failover.proof import Verify
 from connectors.failover.reverse_flow import (
     ReverseFlow,
     comes_back,

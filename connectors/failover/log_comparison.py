@@ -1,12 +1,14 @@
 """Compare a partition's logs on two clusters: which records only one has, and whether a group's next records match.
 
-A few of the next records of each partition are read with stock consumers.
+A few of the next records of each partition are read with stock consumers. If the operator asks, the whole copy is
+verified before groups move, too: what the result decides is here.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,8 +18,8 @@ from uuid import UUID
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as ConsumerPartition
 
-from connect.core.errors import RetriableError
-from connect.core.wording import counted
+from connect.core.errors import PermanentError, RetriableError
+from connect.core.wording import counted, named
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.log.committed_offsets import Partition
 from connect.kafka.log.compacted_topic import reader, reading
@@ -30,9 +32,14 @@ from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
 from connectors.offset_map.reader import MapReader
 from connectors.verification.alignment import abbreviate
+from connectors.verification.report import VerificationResult, headline
 
 #: Type of a timestamp that a producer gave its record.
 CREATE_TIME: Final = 0
+#: Verifies the flow from where its last verification ended, within a limit in seconds; None: until it is whole.
+Verify = Callable[[float | None], Awaitable[VerificationResult]]
+#: Reasons why a copy is not verified whole, that an error names.
+_REASONS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,3 +322,31 @@ async def _is_at(consumer: AIOKafkaConsumer, partition: ConsumerPartition, end: 
         async with asyncio.timeout(_POSITION_S):
             return bool(await consumer.position(partition) >= end)
     return False
+
+
+class NotProved(PermanentError):
+    """The copy differs, or the operator wants it verified whole and it is not. No group was moved."""
+
+
+def proved(result: VerificationResult, *, is_whole_wanted: bool) -> str:
+    """Return what was verified and what was not, in a sentence. Raises NotProved."""
+    said, command = headline(result), f"heliograph verify --flow {shlex.quote(result.flow)}"
+    if not result.is_equal:
+        raise NotProved(
+            f"{said}. No group was moved. See which records differ with {command}, repair the target, and run that "
+            "with --full"
+        )
+    if result.is_complete:
+        return said
+    left = sum(max(one.copied_to - one.verified_to, 0) for one in result.partitions)
+    missing = [f"{counted(left, 'record')} not compared in time"] if left else []
+    missing += result.unread
+    if not missing:
+        missing = ["not all was compared in time"]
+    said = f"{said}; {named(missing, _REASONS, between='; ')}"
+    if is_whole_wanted:
+        raise NotProved(
+            f"{said}. No group was moved. Run this again, which continues there, or with --verify-within alone, which "
+            "moves groups in spite of it"
+        )
+    return said

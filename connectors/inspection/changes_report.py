@@ -18,8 +18,8 @@ from connect.kafka.concurrency import wall_ms
 from connect.kafka.long_log import LongLogs
 from connectors.config.client_config import FlowClients
 from connectors.config.connector_configs import MirrorSourceSettings
+from connectors.connector_base import rows_asked
 from connectors.inspection.flow_plan import Drift, DriftKind, FlowDrift, InternalTopics, Planned, drift_of_flow
-from connectors.kept_reports import rows_asked
 from connectors.source.plugin import access_of
 from connectors.source.worker_context import MirrorHost, looked_at_parts
 from connectors.topic_sync.cluster_changes import (

@@ -26,7 +26,7 @@ from connectors.dataplane.log_divergence import facts
 from connectors.flow_progress import PartitionView, is_stopped
 from connectors.formats.gap import GapKind
 from connectors.formats.types import QUARANTINED, RUNNING, STOPPED, ProducerIdAndEpoch, TopicPartition
-from connectors.mirror_maker_1.group_offsets import GroupOffsets, encode_by_key, topic_id_of
+from connectors.mirror_maker_1.consumer_group import GroupOffsets, encode_by_key, topic_id_of
 from connectors.mirror_maker_1.process_context import ProcessContext
 from connectors.mirror_maker_1.topics import shown
 from connectors.source.positions.partition_notes import SkipLog

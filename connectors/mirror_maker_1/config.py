@@ -25,7 +25,7 @@ from connect.kafka.security.connection_settings import ConnectionSettings, conne
 from connectors.config.connector_configs import compression_of
 from connectors.dataplane.by_key_producer import HandlerPlan
 from connectors.formats.types import Compression, FlowName
-from connectors.mirror_maker_1.assignors import RANGE, STRATEGIES
+from connectors.mirror_maker_1.consumer_group import RANGE, STRATEGIES
 from connectors.mirror_maker_1.topics import TopicList
 
 FileSide = Literal["consumer", "producer"]

@@ -19,7 +19,7 @@ from connectors.formats.gap import GapKind, GapPolicy, OnSourceGap, OnTopicRecre
 from connectors.formats.types import TopicPartition
 from connectors.mirror_maker_1 import by_key_task
 from connectors.mirror_maker_1.by_key_task import ByKeyTask
-from connectors.mirror_maker_1.group_offsets import GroupOffsets, GroupPositionStore
+from connectors.mirror_maker_1.consumer_group import GroupOffsets, GroupPositionStore
 from connectors.mirror_maker_1.process_context import ProcessContext, UnsendableRecord
 from connectors.mirror_maker_1.topics import TopicRefusals, make_missing, shown
 from connectors.source.connector import refuse_old_clusters

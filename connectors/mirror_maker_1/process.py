@@ -28,10 +28,10 @@ from connectors.control_link.server import LinkServer, LinkSettings
 from connectors.flow_facts import FlowProgress, Tally
 from connectors.flow_progress import PartitionView
 from connectors.formats.types import FlowName, TopicPartition
-from connectors.mirror_maker_1 import assignors
+from connectors.mirror_maker_1 import consumer_group
 from connectors.mirror_maker_1.config import MirrorConsumerSettings, MirrorSettings
+from connectors.mirror_maker_1.consumer_group import GroupOffsets
 from connectors.mirror_maker_1.generation import Copying
-from connectors.mirror_maker_1.group_offsets import GroupOffsets
 from connectors.mirror_maker_1.process_context import ProcessContext
 from connectors.mirror_maker_1.topics import TopicRefusals
 from connectors.source.positions.partition_pairs import Clusters
@@ -147,7 +147,7 @@ class Stream:
 
     async def _joined(self) -> Membership | None:
         protocols = [
-            (name, assignors.encode_subscription(self._present.here)) for name in self._context.source.strategies
+            (name, consumer_group.encode_subscription(self._present.here)) for name in self._context.source.strategies
         ]
         with contextlib.suppress(LeftGroup):
             joined = await unless(self._stopping, self._member.join(protocols), f"join of {self._name}")
@@ -158,7 +158,7 @@ class Stream:
 
     async def _generation(self, joined: Membership) -> None:
         """Copy our partitions until the next rebalance, or the end."""
-        mine = assignors.decode_assignment(joined.assignment)
+        mine = consumer_group.decode_assignment(joined.assignment)
         assigned = named(sorted(mine), 10) or "no partition"
         log.info("%s: generation %d assigns us %s", self._name, joined.generation, assigned)
         await self._listener.report("assigned", mine)
@@ -260,14 +260,14 @@ class Stream:
 
     async def assign(self, protocol: str, leader: str, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
         del leader
-        wanted = {member: assignors.decode_subscription(member, said) for member, said in members.items()}
+        wanted = {member: consumer_group.decode_subscription(member, said) for member, said in members.items()}
         topics = {topic for names in wanted.values() for topic in names}
         known = _counts((await self._cluster.metadata(topics)).topics) if topics else {}
         # A lagging broker may show too few: the next check finds that out.
         counts = {topic: known.get(topic, 0) for topic in topics}
         self._assigned = counts
-        shares = assignors.assign(protocol, wanted, counts)
-        return {member: assignors.encode_assignment(share) for member, share in shares.items()}
+        shares = consumer_group.assign(protocol, wanted, counts)
+        return {member: consumer_group.encode_assignment(share) for member, share in shares.items()}
 
     def rebalance_begun(self) -> None:
         self._round.set()

@@ -23,7 +23,7 @@ from connect.kafka.concurrency import Scope, in_turns, wall_ms
 from connect.kafka.security.connection_settings import open_stores
 from connectors.config.client_config import FlowClients
 from connectors.config.connector_configs import MirrorSourceSettings
-from connectors.flow_history import SAMPLE_S
+from connectors.flow_facts import SAMPLE_S
 from connectors.flow_progress import LagSnapshot, PartitionLag, Resting
 from connectors.formats.types import FlowName, TopicPartition
 from connectors.internal_topics import PartitionState, read_states, record_settings
@@ -34,7 +34,7 @@ from connectors.source.positions.partition_pairs import STARTING, Entry
 from connectors.source.task import MirrorSourceTask
 from connectors.source.worker_context import FlowParts, MirrorHost, looked_at_parts
 from connectors.topic_sync.partition_assignment import assigned_before
-from connectors.verification.last_run import read_last_run
+from connectors.verification.state import read_last_run
 
 log = logging.getLogger(__name__)
 

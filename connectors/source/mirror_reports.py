@@ -22,19 +22,18 @@ from connect.core.wording import reason_of
 from connect.kafka.concurrency import in_turns, wall_ms
 from connect.kafka.log.committed_offsets import work_of
 from connectors.config.connector_configs import MirrorSourceSettings
+from connectors.connector_base import rows_asked
 from connectors.dataplane.batches.fetched_batches import KIND_OF_REASON
 from connectors.flow_facts import RECOVERING, STARTING, FlowFacts, TaskFacts
 from connectors.flow_progress import FlowLag, PartitionLag, furthest, is_stopped
 from connectors.flow_verdict import judge
 from connectors.formats.types import TopicPartition
 from connectors.internal_topics import PartitionState, read_states, record_settings
-from connectors.kept_reports import rows_asked
 from connectors.lag_reader import last_checkpoint_ms
 from connectors.source.positions.gap_policy import advice, partition_facts
 from connectors.source.worker_context import FlowLook, FlowParts, MirrorHost
 from connectors.topic_sync.partition_assignment import assigned_before
-from connectors.verification.last_run import read_verified
-from connectors.verification.state import verification_report
+from connectors.verification.state import read_verified, verification_report
 
 LAG: Final = "lag"
 PARTITIONS: Final = "partitions"

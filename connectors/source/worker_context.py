@@ -20,21 +20,19 @@ from connect.kafka.long_log import LongLogs
 from connect.kafka.threads import LeaseLoop
 from connectors.config.client_config import FlowClients
 from connectors.config.connector_configs import MirrorSourceSettings
-from connectors.connector_base import WrittenLatencies
+from connectors.connector_base import KeptReports, WrittenLatencies
 from connectors.control_link.server import LinkServer, LinkSettings
-from connectors.flow_facts import FlowProgress, Tally, Trend, VerifiedFacts
-from connectors.flow_history import Copied, FlowHistory
+from connectors.flow_facts import Copied, FlowHistory, FlowProgress, Tally, Trend, VerifiedFacts
 from connectors.flow_progress import NOTHING_KNOWN, UNKNOWN, Contact, FlowLag, LagSnapshot, Meters, Takeovers
 from connectors.formats.types import FlowName, TopicPartition
 from connectors.internal_topics import PartitionState
-from connectors.kept_reports import KeptReports
 from connectors.lag_reader import NOTHING, ContactWatch, SharedLag
 from connectors.source.positions.partition_pairs import Clusters
 from connectors.source.positions.stored_positions import MissingRights
 from connectors.source.task import MirrorSourceTask
 from connectors.spark.engine import SparkEngine
 from connectors.transforms.target_names import FindPlugin
-from connectors.verification.last_run import LastVerification
+from connectors.verification.state import LastVerification
 
 #: A look is kept for this long after it was last read.
 _KEPT_S: Final = 3600.0

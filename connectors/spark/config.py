@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from connect.core.errors import ConfigError
-from connectors.spark.early_daemon import PLACE_VARIABLE
+from connectors.spark.python_daemon import PLACE_VARIABLE
 
 _MASTER: Final = "spark.master"
 _REMOTE: Final = "spark.remote"

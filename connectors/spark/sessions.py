@@ -30,7 +30,7 @@ from connect.core.errors import ConfigError
 from connectors.formats.types import Wired
 from connectors.spark import slice_job
 from connectors.spark.config import INSECURE, PROTECTION, is_insecure, unprotected
-from connectors.spark.early_daemon import PLACE_VARIABLE
+from connectors.spark.python_daemon import PLACE_VARIABLE
 
 _MISSING: Final = re.compile(r"(?:ModuleNotFoundError|ImportError): No module named '([\w.]+)'")
 #: The executor's Python is missing, or has another version than the driver's.
@@ -373,7 +373,7 @@ def _early_daemon() -> subprocess.Popen[bytes]:
     """Start the preloaded daemon; until it replaces Spark's daemon, it ends with its standard input."""
     # The seed that Spark sets for workers if the user sets none.
     environment = {"PYTHONHASHSEED": "0", **os.environ}
-    command = [sys.executable, "-m", "connectors.spark.early_daemon"]
+    command = [sys.executable, "-m", "connectors.spark.python_daemon"]
     return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from connect.core.config.properties import Provider
-from connectors.strimzi.yaml_nodes import Node
+from connectors.strimzi.resource import Node
 
 #: The config provider for secrets that Strimzi's operator gives to every worker.
 PROVIDER: Final = "strimzisecrets"

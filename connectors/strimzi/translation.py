@@ -18,7 +18,7 @@ from connect.core.config.security_settings import SECURITY
 from connect.core.errors import ConfigError
 from connect.core.model import TargetState
 from connectors.config.ignored_keys import connector_notices
-from connectors.strimzi.resource import Mirror, Resource, resource
+from connectors.strimzi.resource import Mirror, Node, Resource, resource
 from connectors.strimzi.security import (
     DIRECTORY,
     PROVIDER,
@@ -27,7 +27,6 @@ from connectors.strimzi.security import (
     SecretReferences,
     client_security,
 )
-from connectors.strimzi.yaml_nodes import Node
 
 
 def auto_restart(connector: Node) -> dict[str, str]:

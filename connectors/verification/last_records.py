@@ -48,10 +48,9 @@ from connectors.verification.alignment import (
     digest_of,
     resemblance,
 )
-from connectors.verification.lasts import Key, KeyLasts, Last
 from connectors.verification.log_reader import Cursor, LogReader
 from connectors.verification.ranges import Findings, RangePlan, of_others
-from connectors.verification.removed import Removed
+from connectors.verification.removed import Key, KeyLasts, Last, Removed
 from connectors.verification.report import NAMED_DIFFERENCES, DifferenceKind, RangeReason, UndecidedReason
 
 #: Keys of the records behind one in doubt that are asked where it lies.

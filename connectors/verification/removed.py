@@ -22,14 +22,54 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
-from connectors.verification.lasts import Key, KeyLasts, Last
+from connectors.verification.alignment import digest_of, has_own_time, timestamp_of
 from connectors.verification.log_reader import LogReader, decoded, is_abort
 from connectors.verification.ranges import MOST_RUNS, RangePlan
 from connectors.verification.report import UndecidedReason
 
+Key = bytes | None
 _NEVER: Final = 2**63
+
+
+class Last(NamedTuple):
+    """The last record of a key in one log. ``time_ms`` is None if the target's log has set it."""
+
+    offset: int
+    digest: int
+    time_ms: int | None
+    is_tombstone: bool
+
+    @classmethod
+    def of(cls, record: Any, is_target: bool) -> Last:
+        time_ms = None if is_target and has_own_time(record) else timestamp_of(record)
+        return cls(record.offset, digest_of(record, False), time_ms, record.value is None)
+
+    def is_same(self, other: Last) -> bool:
+        return self.digest == other.digest and self._is_of_time(other)
+
+    def is_like(self, other: Last) -> bool:
+        return self.digest == other.digest or self._is_of_time(other)
+
+    def _is_of_time(self, other: Last) -> bool:
+        return self.time_ms is None or other.time_ms is None or self.time_ms == other.time_ms
+
+
+@dataclass(slots=True)
+class KeyLasts:
+    """The last records of one key; ``is_later``: whether source and target have more of it behind the compared ends,
+    ``is_deleted_later``: whether the source has a tombstone there that may have been copied."""
+
+    source: Last | None = None
+    target: Last | None = None
+    is_later: tuple[bool, bool] = (False, False)
+    is_deleted_later: bool = False
+
+    @property
+    def is_same(self) -> bool:
+        return self.source is not None and self.target is not None and self.source.is_same(self.target)
 
 
 class Removed:

@@ -32,11 +32,18 @@ from connectors.offset_map.reader import MapReader
 from connectors.spark.engine import SparkEngine
 from connectors.spark.slice_job import FUNCTION
 from connectors.transforms.target_names import FindPlugin, chain_plan
-from connectors.verification.last_run import LAST_RUN, LastVerification, after_run
 from connectors.verification.planning import FlowClusters, PartitionScope, VerifyOptions, plan_partitions, total_offsets
 from connectors.verification.ranges import RangePlan, RangeResult
 from connectors.verification.report import ReadSample, VerificationResult
-from connectors.verification.state import VERIFIED, TopicPair, Verified, recreated_pairs
+from connectors.verification.state import (
+    LAST_RUN,
+    VERIFIED,
+    LastVerification,
+    TopicPair,
+    Verified,
+    after_run,
+    recreated_pairs,
+)
 
 log = logging.getLogger(__name__)
 

@@ -112,7 +112,7 @@ def sparks() -> set[psutil.Process]:
 
 async def test_workers_are_forked_by_the_parent_that_was_started_beside_the_jvm() -> None:
     def early() -> list[Member]:
-        return [one for one in tree(os.getpid()) if "connectors.spark.early_daemon" in one.process.cmdline()]
+        return [one for one in tree(os.getpid()) if one.process.cmdline()[-1:] == ["connectors.spark.python_daemon"]]
 
     before = sparks()
     async with engine({}) as spark:

@@ -13,8 +13,8 @@ import psutil
 
 _POLL_S: Final = 0.03
 _COSTLY_POLL_S: Final = 0.2
-#: Spark's own daemon of Python workers, and ours in its place (``spark.python.daemon.module``), with the one that it
-#: gives its place to; and that of a version before, which upgrade runs start.
+#: Spark's own daemon of Python workers, and ours in its place (``spark.python.daemon.module``); and those of versions
+#: before, which upgrade runs start.
 _DAEMONS: Final = (
     "pyspark.daemon",
     "connectors.spark.python_daemon",

@@ -32,10 +32,9 @@ from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.wording import named
 from connect.runtime.plugins.plugin_errors import secrets_of
-from connectors.strimzi.resource import resource, resources_in
+from connectors.strimzi.resource import Node, read_documents, resource, resources_in
 from connectors.strimzi.security import PROVIDER, PROVIDER_CLASS, SecretKey, keys_in, mounted_secrets
 from connectors.strimzi.translation import TranslatedResource, WantedConnector, translate
-from connectors.strimzi.yaml_nodes import Node, read_documents
 
 _REFERENCE: Final = re.compile(rf"\$\{{{PROVIDER}:([^}}:]*):[^}}]*\}}")
 

@@ -245,7 +245,7 @@ async def _failover(
     from connect.cli.commands.failover_view import as_json, show_done, show_plan, show_rehearsal
     from connect.kafka.security.connection_settings import format_address
     from connectors.failover.execute import rehearse
-    from connectors.failover.proof import NotProved
+    from connectors.failover.log_comparison import NotProved
 
     if arguments.rehearses:
         rehearsal = await rehearse(site, failover_options)

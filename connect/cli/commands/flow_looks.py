@@ -32,7 +32,7 @@ from connectors.heartbeat import FlowHealth, FlowState
 from connectors.internal_topics import read_states, read_statuses, read_target_state, record_settings
 from connectors.lag_reader import NOTHING, LagReader, lag_reader, last_checkpoint_ms
 from connectors.source.positions.gap_policy import partition_facts
-from connectors.verification.last_run import read_verified
+from connectors.verification.state import read_verified
 
 #: Heartbeats are read again after this time.
 _HEARTBEATS_S: Final = 10.0

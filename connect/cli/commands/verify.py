@@ -23,11 +23,9 @@ from connect.core.wording import age_text, counted, parsed_time_ms
 from connect.kafka.concurrency import is_set_within, unless
 from connect.runtime.plugins.plugin_registry import Plugins
 from connectors.config.mm2_properties import Flow, chosen_flows
+from connectors.verification import report_forms
 from connectors.verification.planning import VerifyOptions
-from connectors.verification.report import VerificationResult
-from connectors.verification.reports import file as report_file
-from connectors.verification.reports import text as report_text
-from connectors.verification.reports.summary import headline
+from connectors.verification.report import VerificationResult, headline
 from connectors.verification.run import Progress, verifying
 
 log = logging.getLogger(__name__)
@@ -92,12 +90,12 @@ def run_verify(arguments: VerifyArguments) -> int:
 def check_report(file: Path) -> int:
     """Check a report that was written before. Raises ConfigError if there is none, PermanentError if it was changed."""
     try:
-        result = report_file.read_report(file.read_text("utf-8"))
+        result = report_forms.read_report(file.read_text("utf-8"))
     except PermanentError as error:
         raise PermanentError(f"{file}: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} cannot be read: {error}", "--check") from error
-    print(f"{headline(result)}\nSHA-256 {report_file.digest(result)}, as the report says")
+    print(f"{headline(result)}\nSHA-256 {report_forms.digest(result)}, as the report says")
     return EXIT_OK
 
 
@@ -155,10 +153,10 @@ def _print(result: VerificationResult, arguments: VerifyArguments) -> None:
 
 def _form(result: VerificationResult, form: str) -> str:
     if form == ".json":
-        return json.dumps(report_file.to_document(result), indent=2)
+        return json.dumps(report_forms.to_document(result), indent=2)
     if form == ".html":
-        return report_file.page(result)
-    return report_text.to_text(result, report_file.digest(result))
+        return report_forms.page(result)
+    return report_forms.to_text(result, report_forms.digest(result))
 
 
 def _show_json(progress: Progress) -> None:

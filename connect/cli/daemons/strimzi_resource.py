@@ -30,10 +30,9 @@ from connectors.config.client_config import flow_clients, located_client
 from connectors.config.connector_configs import checkpoint_settings, source_settings
 from connectors.config.ignored_keys import connector_notices
 from connectors.formats.types import FlowName
-from connectors.strimzi.resource import chosen
+from connectors.strimzi.resource import chosen, read_documents
 from connectors.strimzi.security import keys_in
 from connectors.strimzi.translation import TranslatedResource, WantedConnector, translate
-from connectors.strimzi.yaml_nodes import read_documents
 
 if TYPE_CHECKING:
     from connect.runtime.distributed_worker import DistributedWorker

@@ -11,7 +11,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from connectors.verification.report import DifferenceKind, RangeReason
-from connectors.verification.reports.file import digest, read_report
+from connectors.verification.report_forms import digest, read_report
 from tests.kit.copies import read, until, write
 from tests.kit.direct import Broker
 from tests.kit.shared_mirror import SHAPES as ALIAS

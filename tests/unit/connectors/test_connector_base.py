@@ -1,19 +1,31 @@
-"""What the connectors share: jobs at their intervals, one at a time; altered offsets; latencies for a scraper."""
+"""What connectors share: jobs at their intervals, one at a time; altered offsets; latencies for a scraper; reports."""
 
 from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prometheus_client.metrics_core import Metric
 
 from connect.api.source import RecordMetadata
-from connect.core.errors import PermanentError, RetriableError
+from connect.core.errors import ConfigError, PermanentError, RetriableError
+from connectors import connector_base
 from connectors.checkpoint.connector import MirrorCheckpointConnector
-from connectors.connector_base import Latencies, Schedule, Task, WrittenLatencies, check_offsets, written_metrics
+from connectors.connector_base import (
+    KeptReports,
+    Latencies,
+    Schedule,
+    Task,
+    WrittenLatencies,
+    check_offsets,
+    rows_asked,
+    written_metrics,
+)
 from connectors.heartbeat import MirrorHeartbeatConnector
 from tests.kit.virtual_time import in_virtual_time
 
@@ -234,3 +246,50 @@ async def test_a_checkpoint_task_measures_what_was_acknowledged() -> None:
     assert list(written.checkpoints) == [Task("us", "eu", "3")]
     await task.stop()
     assert not written.checkpoints
+
+
+async def test_callers_share_an_answer_that_is_new_and_old_ones_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, reads = 100.0, 0
+    monkeypatch.setattr(connector_base, "time", SimpleNamespace(monotonic=lambda: now_s))
+    reports = KeptReports()
+
+    async def find() -> int:
+        nonlocal reads
+        assert threading.current_thread() is not threading.main_thread()
+        reads += 1
+        await asyncio.sleep(0.01)
+        return reads
+
+    assert await asyncio.gather(*(reports.get("a", 5, find) for _ in range(3))) == [1, 1, 1]
+    assert await reports.get("b", 5, find) == 2
+    now_s += 5
+    assert await reports.get("a", 5, find) == 3
+    assert list(reports._kept) == ["a"]
+
+
+async def test_a_cluster_that_hangs_fails_one_report_and_delays_neither_others_nor_the_end_of_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connector_base, "_WITHIN_S", 0.2)
+    reports, threads = KeptReports(), list[threading.Thread]()
+
+    async def hang() -> None:
+        threads.append(threading.current_thread())
+        await asyncio.Event().wait()
+
+    async def find() -> str:
+        return "found"
+
+    hanging = asyncio.ensure_future(reports.get("a", 5, hang))
+    assert await reports.get("b", 5, find) == "found"
+    with pytest.raises(RetriableError, match="no answer within"):
+        await hanging
+    # An executor's thread is joined at the end of the loop.
+    assert threads[0].daemon
+    assert await reports.get("a", 5, find) == "found"
+
+
+def test_the_rows_of_a_query_are_bounded() -> None:
+    assert [rows_asked(text) for text in ("0", "20", "9" * 5000)] == [0, 20, 1000]
+    with pytest.raises(ConfigError, match="number of rows"):
+        rows_asked("-1")

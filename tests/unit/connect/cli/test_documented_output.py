@@ -29,7 +29,7 @@ from connectors.formats.types import FlowName, TopicPartition
 from connectors.inspection.flow_plan import Drift, DriftKind, FlowDrift, FlowPlan, Planned
 from connectors.topic_sync.cluster_changes import AlterConfig, CreateTopic
 from connectors.verification.report import Difference, DifferenceKind, PartitionResult, VerificationResult
-from connectors.verification.reports.text import to_text
+from connectors.verification.report_forms import to_text
 from rest.bodies import task_state
 from tests.kit.documented import blocks, is_like
 

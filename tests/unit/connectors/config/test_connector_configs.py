@@ -17,7 +17,7 @@ from connect.core.model import NewTopic
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
 from connectors import policy
-from connectors.config.client_config import FlowClients, flow_clients
+from connectors.config.client_config import FlowClients, flow_clients, open_admin
 from connectors.config.connector_configs import (
     MirrorSourceSettings,
     OffsetSyncsSettings,
@@ -29,7 +29,6 @@ from connectors.config.connector_configs import (
 )
 from connectors.config.definitions import CHECKPOINT, HEARTBEAT, OWN, SOURCE
 from connectors.formats.types import NO_COMPRESSION, Compression
-from connectors.forwarding_admin import open_admin
 from connectors.policy import IdentityReplicationPolicy, find_policy, make_policy
 from connectors.source.plugin import MirrorSource, settings_of
 from connectors.source.worker_context import MirrorHost

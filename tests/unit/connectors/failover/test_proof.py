@@ -12,8 +12,8 @@ import pytest
 from connectors.failover import collect_snapshot, execute
 from connectors.failover.drain import Behind
 from connectors.failover.execute import Failover, GroupMover
+from connectors.failover.log_comparison import NotProved, proved
 from connectors.failover.plan import FailoverOptions, plan
-from connectors.failover.proof import NotProved, proved
 from connectors.failover.reverse_flow import ReverseFlow
 from connectors.failover.snapshot import GroupMove, Groups, How, Snapshot
 from connectors.flow_progress import FlowLag, lag_of

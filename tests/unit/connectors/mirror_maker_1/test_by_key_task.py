@@ -25,7 +25,7 @@ from connectors.formats.types import QUARANTINED, STOPPED, TopicPartition
 from connectors.mirror_maker_1 import by_key_task, topics
 from connectors.mirror_maker_1.by_key_task import ByKeyTask, first_offset, stop_message, stop_message_at_end
 from connectors.mirror_maker_1.config import Options, mirror_settings
-from connectors.mirror_maker_1.group_offsets import GroupOffsets, encode_by_key, topic_id_of
+from connectors.mirror_maker_1.consumer_group import GroupOffsets, encode_by_key, topic_id_of
 from connectors.mirror_maker_1.process_context import ProcessContext
 from connectors.mirror_maker_1.topics import takes
 from connectors.source import slice_handle

@@ -21,8 +21,8 @@ from connectors.flow_progress import PartitionView
 from connectors.formats.position import Position
 from connectors.formats.types import FlowName, TopicPartition
 from connectors.mirror_maker_1 import generation, topics
+from connectors.mirror_maker_1.consumer_group import GroupOffsets
 from connectors.mirror_maker_1.generation import Copying
-from connectors.mirror_maker_1.group_offsets import GroupOffsets
 from connectors.mirror_maker_1.process_context import ProcessContext, UnsendableRecord
 from connectors.mirror_maker_1.topics import TopicRefusals
 from connectors.source.connector import OF_SOURCE, OF_TARGET, BrokersTooOld

@@ -17,7 +17,7 @@ from connect.core.errors import PermanentError, SecurityError
 from connect.kafka.cluster import Cluster
 from connect.kafka.group_member import Membership
 from connect.kafka.group_protocol import CONSUMER, GroupSettings
-from connectors.mirror_maker_1 import assignors, process
+from connectors.mirror_maker_1 import consumer_group, process
 from connectors.mirror_maker_1 import process as stream_module
 from connectors.mirror_maker_1.config import MirrorConsumerSettings, Options, mirror_settings
 from connectors.mirror_maker_1.process import MirrorMaker1, Stream, reached
@@ -69,9 +69,9 @@ def a_stream(source: Brokers, number: int = 0) -> Stream:
 
 async def shared_out(stream: Stream, **wanted: Collection[str]) -> dict[str, list[str]]:
     """What the stream, as leader, gives members that want these topics."""
-    said = {member: assignors.encode_subscription(topics) for member, topics in wanted.items()}
-    given = await stream.assign(assignors.RANGE, next(iter(wanted)), said)
-    return {member: [str(one) for one in assignors.decode_assignment(data)] for member, data in given.items()}
+    said = {member: consumer_group.encode_subscription(topics) for member, topics in wanted.items()}
+    given = await stream.assign(consumer_group.RANGE, next(iter(wanted)), said)
+    return {member: [str(one) for one in consumer_group.decode_assignment(data)] for member, data in given.items()}
 
 
 async def starts_a_round(stream: Stream) -> bool:
@@ -127,7 +127,7 @@ async def test_who_leads_no_longer_compares_with_its_own_look() -> None:
     await shared_out(stream, me=["orders"], other=["clicks"])
 
     async def join(_: object) -> Membership:
-        return Membership(2, "me", leader="other", protocol=assignors.RANGE, assignment=b"")
+        return Membership(2, "me", leader="other", protocol=consumer_group.RANGE, assignment=b"")
 
     stream._member = cast(Any, SimpleNamespace(join=join))
     await stream._joined()
@@ -175,8 +175,8 @@ async def test_a_long_clean_end_is_waited_for_within_the_rebalance_time_out(monk
     monkeypatch.setattr(stream_module, "Copying", lambda *_: LongDrain(stopping=asyncio.Event()))
     monkeypatch.setattr(stream, "_look_for_changes", asyncio.Event().wait)
     stream.rebalance_begun()
-    given = assignors.encode_assignment([])
-    await stream._generation(Membership(1, "me", "me", assignors.RANGE, given))
+    given = consumer_group.encode_assignment([])
+    await stream._generation(Membership(1, "me", "me", consumer_group.RANGE, given))
     assert ended
 
 

@@ -17,9 +17,9 @@ from connect.kafka.log.committed_offsets import Committed
 from connect.kafka.log.offsets import EARLIEST, LATEST
 from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
-from connectors.mirror_maker_1 import assignors
+from connectors.mirror_maker_1 import consumer_group
 from connectors.mirror_maker_1.config import RENAMED, WITHOUT_EFFECT, FileSide, MirrorSettings, Options, mirror_settings
-from connectors.mirror_maker_1.group_offsets import decode_pair, encode_pair, start_of, topic_id_of
+from connectors.mirror_maker_1.consumer_group import decode_pair, encode_pair, start_of, topic_id_of
 from connectors.mirror_maker_1.topics import takes
 from connectors.source.positions.stored_positions import Start
 
@@ -84,15 +84,15 @@ def test_a_refused_list_is_named_by_the_option_that_was_written() -> None:
 
 
 def test_range_gives_stretches_of_each_topic() -> None:
-    shares = assignors.assign("range", {"b": ["t", "u"], "a": ["t", "u"]}, {"t": 3, "u": 1})
+    shares = consumer_group.assign("range", {"b": ["t", "u"], "a": ["t", "u"]}, {"t": 3, "u": 1})
     assert shares["a"] == [("t", 0), ("t", 1), ("u", 0)]
     assert shares["b"] == [("t", 2)]
-    shares = assignors.assign("range", {"a": ["t", "t"], "b": ["t"]}, {"t": 4})
+    shares = consumer_group.assign("range", {"a": ["t", "t"], "b": ["t"]}, {"t": 4})
     assert shares == {"a": [("t", 0), ("t", 1)], "b": [("t", 2), ("t", 3)]}, "a topic that is named twice"
 
 
 def test_round_robin_passes_over_who_does_not_want_a_topic() -> None:
-    shares = assignors.assign("roundrobin", {"a": ["t"], "b": ["t", "u"]}, {"t": 2, "u": 2})
+    shares = consumer_group.assign("roundrobin", {"a": ["t"], "b": ["t", "u"]}, {"t": 2, "u": 2})
     assert shares["a"] == [("t", 0)]
     assert shares["b"] == [("t", 1), ("u", 0), ("u", 1)]
 
@@ -105,7 +105,7 @@ def test_round_robin_passes_over_who_does_not_want_a_topic() -> None:
 def test_every_wanted_partition_has_exactly_one_owner(
     strategy: str, wanted: dict[str, set[str]], counts: dict[str, int]
 ) -> None:
-    shares = assignors.assign(strategy, wanted, counts)
+    shares = consumer_group.assign(strategy, wanted, counts)
     given_out = sorted(one for share in shares.values() for one in share)
     topics = {topic for names in wanted.values() for topic in names}
     assert given_out == sorted(
@@ -115,22 +115,22 @@ def test_every_wanted_partition_has_exactly_one_owner(
 
 
 def test_members_and_leaders_speak_javas_bytes() -> None:
-    said = assignors.encode_subscription(["b", "a"])
+    said = consumer_group.encode_subscription(["b", "a"])
     assert said == b"\0\1\0\0\0\2\0\1a\0\1b\xff\xff\xff\xff\0\0\0\0"
     # As a Java consumer of version 0 and one of version 3, with owned partitions, generation and rack, say it.
-    assert assignors.decode_subscription("m", b"\0\0\0\0\0\1\0\1a\xff\xff\xff\xff") == ["a"]
+    assert consumer_group.decode_subscription("m", b"\0\0\0\0\0\1\0\1a\xff\xff\xff\xff") == ["a"]
     newer = b"\0\3\0\0\0\1\0\1a\xff\xff\xff\xff\0\0\0\0\0\0\0\5\xff\xff"
-    assert assignors.decode_subscription("m", newer) == ["a"]
-    given_out = assignors.encode_assignment([TopicPartition("t", 1), TopicPartition("t", 0)])
+    assert consumer_group.decode_subscription("m", newer) == ["a"]
+    given_out = consumer_group.encode_assignment([TopicPartition("t", 1), TopicPartition("t", 0)])
     assert given_out == b"\0\1\0\0\0\1\0\1t\0\0\0\2\0\0\0\0\0\0\0\1\xff\xff\xff\xff"
-    assert assignors.decode_assignment(given_out) == [("t", 0), ("t", 1)]
-    assert assignors.decode_assignment(b"") == []
+    assert consumer_group.decode_assignment(given_out) == [("t", 0), ("t", 1)]
+    assert consumer_group.decode_assignment(b"") == []
 
 
 @pytest.mark.parametrize("said", [b"\0", b"\0\1\0\0\0\5"])
 def test_who_is_no_consumer_is_named(said: bytes) -> None:
-    with pytest.raises(assignors.UnreadableMember, match="member m of the group"):
-        assignors.decode_subscription("m", said)
+    with pytest.raises(consumer_group.UnreadableMember, match="member m of the group"):
+        consumer_group.decode_subscription("m", said)
 
 
 # -- what stands beside offsets -----------------------------------------------------------------------

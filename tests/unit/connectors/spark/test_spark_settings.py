@@ -10,7 +10,7 @@ import pytest
 
 from connect.core.errors import ConfigError
 from connectors.spark.config import PROTECTION, SparkKind, SparkSettings, check_spark
-from connectors.spark.early_daemon import PLACE_VARIABLE
+from connectors.spark.python_daemon import PLACE_VARIABLE
 
 JAVA = Path("/java")
 SECRET = {"spark.master": "spark://m:7077", "spark.authenticate.secret": "s"}

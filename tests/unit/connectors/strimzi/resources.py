@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from connectors.strimzi.resource import chosen
+from connectors.strimzi.resource import chosen, read_documents
 from connectors.strimzi.translation import TranslatedResource, WantedConnector, translate
-from connectors.strimzi.yaml_nodes import read_documents
 
 NEW = """\
 apiVersion: kafka.strimzi.io/v1

@@ -10,7 +10,7 @@ import pytest
 from connect.core.config.connector_settings import AutoRestartRule
 from connect.core.errors import ConfigError
 from connect.core.model import TargetState
-from connectors.strimzi.yaml_nodes import read_documents
+from connectors.strimzi.resource import read_documents
 from tests.unit.connectors.strimzi.resources import NEW, OLD, source_of, translation
 
 

@@ -19,10 +19,11 @@ from connectors.verification.report import (
     ReadSample,
     UndecidedReason,
     VerificationResult,
+    coverage,
+    explanations,
+    headline,
 )
-from connectors.verification.reports.file import digest, page, read_report, to_document
-from connectors.verification.reports.summary import coverage, explanations, headline
-from connectors.verification.reports.text import to_text
+from connectors.verification.report_forms import digest, page, read_report, to_document, to_text
 from tests.kit.documented import blocks
 
 AT_MS = 1_795_745_656_053

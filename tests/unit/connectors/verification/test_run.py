@@ -20,11 +20,10 @@ from connectors.config.mm2_properties import Flow, load
 from connectors.formats.types import TopicPartition
 from connectors.spark.config import SparkSettings
 from connectors.verification import run
-from connectors.verification.last_run import LastVerification
 from connectors.verification.planning import FlowClusters, VerifyOptions
 from connectors.verification.report import PartitionResult
 from connectors.verification.run import Verification
-from connectors.verification.state import Verified
+from connectors.verification.state import LastVerification, Verified
 
 
 @pytest.fixture

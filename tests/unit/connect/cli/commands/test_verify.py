@@ -19,7 +19,7 @@ from connect.cli.commands import verify
 from connect.cli.commands.verify import VerifyArguments, run_verify
 from connect.core.errors import ConfigError, RetriableError
 from connectors.verification.report import PartitionResult, VerificationResult
-from connectors.verification.reports.file import read_report
+from connectors.verification.report_forms import read_report
 from connectors.verification.run import Progress
 
 EQUAL = VerificationResult("us->eu", 0, 0, {}, (PartitionResult("t", 0, "us.t", 0, 9, 9, 9, 0, 9, 9, 1),))

@@ -1,19 +1,30 @@
-"""The report of a verification as one HTML page: no script, nothing from elsewhere, plots as inline SVG.
+"""The forms of the report of a verification: text of at most 80 columns, JSON, and one HTML page.
 
-The page holds the JSON form of the report, which a browser does not run.
+The page has no script, nothing from elsewhere, and plots as inline SVG. It holds the JSON form, which a browser does
+not run.
+
+The SHA-256 is that of the result as JSON with sorted keys, without spaces and in ASCII. It is not a signature: anyone
+who can change a report can change its sum too, so compare it with the one that the run printed or logged.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
-from typing import Final
+from itertools import groupby
+from typing import Any, Final
 
+from connect.core.errors import PermanentError
 from connect.core.wording import bytes_text, counted, in_utc
-from connectors.verification.report import Difference, ExplainedRange, VerificationResult
-from connectors.verification.reports.summary import (
+from connectors.verification.report import (
+    Difference,
+    ExplainedRange,
     TopicCoverage,
+    VerificationResult,
     coverage,
     differences,
     explanations,
@@ -26,8 +37,13 @@ from connectors.verification.reports.summary import (
     undecided,
 )
 
-#: Most rows of a table; the JSON form has all.
-_MOST: Final = 500
+_SUM: Final = "sha256"
+_COLUMNS: Final = 80
+_NAME_COLUMNS: Final = 34
+#: Most differences and topics in the text.
+_MOST_IN_TEXT: Final = 20
+#: Most rows of a table of the page; the JSON form has all.
+_MOST_ROWS: Final = 500
 _DATA: Final = re.compile(r'<script type="application/json" id="report">(.*?)</script>', re.DOTALL)
 #: Of the plot of the rate, in units of its view box.
 _WIDTH, _HEIGHT, _LEFT, _BELOW = 720, 200, 64, 24
@@ -61,15 +77,163 @@ svg.bar { height: .8rem; margin-top: .3rem; border-radius: 3px; background: var(
 """
 
 
-def to_html(result: VerificationResult, document: str, sha256: str) -> str:
-    """Return the page. ``document``: the JSON form of the report, whose sum is ``sha256``."""
-    return "\n".join(_page(result, document, sha256)) + "\n"
+def digest(result: VerificationResult) -> str:
+    """Return the SHA-256 of a result, in hexadecimal."""
+    return _digest(result.to_json())
 
 
-def data_of_page(text: str) -> str | None:
-    """Return the JSON form in a page; None if the text is none."""
-    found = _DATA.search(text) if text.startswith("<!doctype html>") else None
-    return None if found is None else found[1]
+def to_document(result: VerificationResult) -> dict[str, Any]:
+    """Return the JSON form: the fields of the result, and its sum under ``sha256``."""
+    return {**result.to_json(), _SUM: digest(result)}
+
+
+def page(result: VerificationResult) -> str:
+    """Return the HTML form, which holds the JSON form too."""
+    return "\n".join(_page(result, json.dumps(to_document(result)), digest(result))) + "\n"
+
+
+def read_report(text: str) -> VerificationResult:
+    """Return the result in a report in JSON or HTML, once its sum is checked; of a page, what it shows is too.
+
+    Raises:
+        PermanentError: It is not a report, its contents do not have the sum it states, or the page shows other data.
+    """
+    data = _DATA.search(text) if text.startswith("<!doctype html>") else None
+    try:
+        document = json.loads(text if data is None else data[1])
+        stated = document.pop(_SUM)
+        result = VerificationResult.from_json(document)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PermanentError(
+            f"it is not a report of a verification in JSON or HTML, which alone can be checked ({error}); write one "
+            "with heliograph verify --report verified.json"
+        ) from error
+    if stated != _digest(document):
+        raise PermanentError(f"the report was changed: its contents have the SHA-256 {_digest(document)}, not {stated}")
+    if data is not None and text != page(result):
+        raise PermanentError(
+            "the data of the page are unchanged, but the page is not what this version makes of them: it was "
+            "changed, or written by another version"
+        )
+    return result
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def to_text(result: VerificationResult, sha256: str) -> str:
+    """Return the report, differences and explained ranges first; it ends with a line break."""
+    return "\n".join(map(printable, _lines(result, sha256))) + "\n"
+
+
+def printable(line: str) -> str:
+    """Replace control characters, because contents of records may hold terminal commands."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
+
+
+def _lines(result: VerificationResult, sha256: str) -> Iterator[str]:
+    yield from _folded(headline(result))
+    for sentence in limits(result):
+        yield from _folded(sentence, "  ")
+    yield from _difference_lines(result)
+    yield from _undecided_lines(result)
+    yield from _explained_lines(result)
+    yield from _topic_lines(result)
+    yield ""
+    yield f"Read {speed(result)}, from {in_utc(result.began_ms)}"
+    yield f"SHA-256 {sha256}"
+
+
+def _difference_lines(result: VerificationResult) -> Iterator[str]:
+    named = differences(result)
+    if not named:
+        return
+    yield from ("", "Differences")
+    yield from _record_lines(named, result.differences_total)
+
+
+def _undecided_lines(result: VerificationResult) -> Iterator[str]:
+    named = undecided(result)
+    for reason, some in groupby(sorted(named, key=_reason), key=_reason):
+        yield from ("", *_folded(f"Undecided: {reason}"))
+        yield from _record_lines(list(some))
+    if result.undecided_total > len(named):
+        yield f"  and {result.undecided_total - len(named):,} more, which are not named"
+
+
+def _reason(one: Difference) -> str:
+    return str(one.undecided)
+
+
+def _record_lines(named: Sequence[Difference], total: int | None = None) -> Iterator[str]:
+    for one in named[:_MOST_IN_TEXT]:
+        yield from _folded(f"{_place(one)}: {one.kind}", "  ")
+        # Contents of records have no words to fold at.
+        yield from (f"    {one.what[at : at + _COLUMNS - 4]}" for at in range(0, len(one.what), _COLUMNS - 4))
+    if (left := (len(named) if total is None else total) - min(len(named), _MOST_IN_TEXT)) > 0:
+        yield f"  and {left:,} more; the JSON and HTML reports name {len(named):,}"
+
+
+def _place(one: Difference) -> str:
+    sides = (("source", one.source_offset), ("target", one.target_offset))
+    offsets = ", ".join(f"{side} {'-' if offset is None else f'{offset:,}'}" for side, offset in sides)
+    return f"{one.topic}-{one.partition}, {offsets}"
+
+
+def _explained_lines(result: VerificationResult) -> Iterator[str]:
+    found = explanations(result)
+    if not found:
+        return
+    yield from ("", "Explained, and no difference")
+    rows = [
+        (
+            one.reason.value,
+            one.side,
+            f"{one.ranges:,}",
+            f"{one.offsets:,}",
+            "-" if one.records < 0 else f"{one.records:,}",
+        )
+        for one in found
+    ]
+    yield from _table_lines(("reason", "side", "ranges", "offsets", "records"), rows)
+
+
+def _topic_lines(result: VerificationResult) -> Iterator[str]:
+    found = coverage(result)
+    yield from ("", "Topics")
+    rows = [
+        (
+            one.topic,
+            f"{one.records:,}",
+            bytes_text(one.bytes),
+            share(one.compared + one.explained, one.offsets),
+            f"{one.differences:,}",
+        )
+        for one in found[:_MOST_IN_TEXT]
+    ]
+    yield from _table_lines(("topic", "records", "compared", "covered", "differ"), rows)
+    if len(found) > _MOST_IN_TEXT:
+        yield f"  and {len(found) - _MOST_IN_TEXT:,} more topics"
+
+
+def _table_lines(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    """The first column to the left, numbers to the right; a name that is too long gets a line of its own."""
+    cells = [columns, *rows]
+    first = min(max(len(row[0]) for row in cells), _NAME_COLUMNS)
+    widths = [max(len(row[at]) for row in cells) for at in range(1, len(columns))]
+    for row in cells:
+        rest = "".join(f"  {cell:>{width}}" for cell, width in zip(row[1:], widths, strict=True))
+        if len(row[0]) > first:
+            yield from _folded(row[0], "  ")
+            yield f"  {'':{first}}{rest}"
+        else:
+            yield f"  {row[0]:{first}}{rest}"
+
+
+def _folded(sentence: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(sentence, _COLUMNS, initial_indent=indent, subsequent_indent=f"{indent}  ") or [indent]
 
 
 def _page(result: VerificationResult, document: str, sha256: str) -> Iterator[str]:
@@ -99,7 +263,7 @@ def _verdict(result: VerificationResult) -> Iterator[str]:
     restricted = limits(result)
     kind = " differs" if not result.is_equal else " part" if restricted or result.undecided_total else ""
     yield f'<div class="verdict{kind}"><p><strong>{escape(headline(result))}</strong></p>'
-    yield from (f"<p>{escape(sentence)}</p>" for sentence in restricted[:_MOST])
+    yield from (f"<p>{escape(sentence)}</p>" for sentence in restricted[:_MOST_ROWS])
     yield f'<p class="soft">This run read {speed(result)}.</p></div>'
 
 
@@ -121,8 +285,8 @@ def _undecided(result: VerificationResult) -> Iterator[str]:
 
 
 def _records(columns: Sequence[str], named: Sequence[Difference], total: int) -> Iterator[str]:
-    yield from _table(("partition", "source offset#", "target offset#", *columns), map(_difference, named[:_MOST]))
-    if total > (shown := min(len(named), _MOST)):
+    yield from _table(("partition", "source offset#", "target offset#", *columns), map(_difference, named[:_MOST_ROWS]))
+    if total > (shown := min(len(named), _MOST_ROWS)):
         yield f'<p class="soft">{total - shown:,} more; the result names {len(named):,}.</p>'
 
 
@@ -155,10 +319,10 @@ def _explained(result: VerificationResult) -> Iterator[str]:
         for one in found
     )
     yield from _table(("reason", "side", "ranges#", "offsets#", "records#"), summed)
-    yield f"<details><summary>{counted(min(len(rows), _MOST), 'range')}</summary>"
-    yield from _table(("partition", "side", "first#", "last#", "reason"), map(_range, rows[:_MOST]))
-    if len(rows) > _MOST:
-        yield f'<p class="soft">{len(rows) - _MOST:,} more in the JSON report.</p>'
+    yield f"<details><summary>{counted(min(len(rows), _MOST_ROWS), 'range')}</summary>"
+    yield from _table(("partition", "side", "first#", "last#", "reason"), map(_range, rows[:_MOST_ROWS]))
+    if len(rows) > _MOST_ROWS:
+        yield f'<p class="soft">{len(rows) - _MOST_ROWS:,} more in the JSON report.</p>'
     yield "</details>"
 
 
@@ -179,9 +343,9 @@ def _coverage(found: Sequence[TopicCoverage]) -> Iterator[str]:
     yield '<span style="background: var(--explained)"></span>explained'
     yield '<span style="background: var(--left)"></span>not compared yet, of the offsets that were copied</p>'
     columns = ("topic", "", "covered#", "records#", "compared#", "as bytes#", "differ#")
-    yield from _table(columns, map(_topic, found[:_MOST]))
-    if len(found) > _MOST:
-        yield f'<p class="soft">{len(found) - _MOST:,} more topics in the JSON report.</p>'
+    yield from _table(columns, map(_topic, found[:_MOST_ROWS]))
+    if len(found) > _MOST_ROWS:
+        yield f'<p class="soft">{len(found) - _MOST_ROWS:,} more topics in the JSON report.</p>'
     yield '<p class="soft">"As bytes": the share whose batches are equal byte by byte, which are not decoded.</p>'
 
 

@@ -11,7 +11,7 @@ from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.committed_offsets import Committed
 from connectors.formats.types import TopicPartition
-from connectors.mirror_maker_1.group_offsets import GroupOffsets
+from connectors.mirror_maker_1.consumer_group import GroupOffsets
 
 SHORT, LONG = TopicPartition("orders", 0), TopicPartition("orders", 1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from connect.core.errors import ConfigError
-from connectors.strimzi.yaml_nodes import read_documents
+from connectors.strimzi.resource import read_documents
 
 
 def test_every_field_knows_its_line() -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from connectors.flow_facts import Trend
-from connectors.flow_history import FlowHistory
+from connectors.flow_facts import FlowHistory, Trend
 from connectors.flow_progress import FlowLag, Lag, lag_of
 
 LAG = Lag(3, 12, 1200, 500, 0)

@@ -1,1 +1,0 @@
-"""Reports of a worker on the consumer groups of a flow and on a move of them."""

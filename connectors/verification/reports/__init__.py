@@ -1,1 +1,0 @@
-"""The forms of a verification's report: text, JSON and HTML."""
