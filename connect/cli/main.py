@@ -95,7 +95,7 @@ def status(
 
     It reads the clusters, so no worker has to run. Exit codes: 0 all flows run, 2 something needs a hand, 1 an error,
     or something could not be checked. With --watch it is a page until Ctrl-C, which ends with 0."""
-    from connect.cli.commands.status import run_status
+    from connect.cli.commands.lag_and_status import run_status
 
     options.finish(
         partial(
@@ -126,7 +126,7 @@ def lag(
 
     Exit codes: 0 the lag is known, 1 an error, a partition that could not be checked, or a flow that copies nothing
     because it selects no topic or its connector is stopped or paused."""
-    from connect.cli.commands.lag import run_lag
+    from connect.cli.commands.lag_and_status import run_lag
 
     source = context.get_parameter_source("rest")
     if file is not None and source is not None and source.name == "ENVIRONMENT":
