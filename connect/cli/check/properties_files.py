@@ -26,10 +26,9 @@ from connect.cli.commands.plan import internal_topics
 from connect.cli.daemons.flow_worker import plugin_key_notices, worker_config
 from connect.cli.daemons.mirror_process import link_settings
 from connect.core.config.client_settings import BOOTSTRAP_SERVERS
-from connect.core.config.ineffective_keys import ineffective
 from connect.core.config.properties import ConfigTransformer, Properties
 from connect.core.config.rest_settings import REST_INTERNAL, check_access
-from connect.core.config.worker_config import ClientKind, WorkerConfig
+from connect.core.config.worker_config import ClientKind, WorkerConfig, ineffective
 from connect.core.config.worker_settings import WORKER
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.model import NewTopic
