@@ -55,7 +55,7 @@ _NOT_COPIED: Final = {"records": -1, "partitions": 0}
 _PARTITIONS: Final = sum(topic.partitions for topic in TOPICS)
 #: A killed demo leaves neither its mirror nor a failover.
 _MAIN: Final = (
-    f"import connect.embedded.watchdog as w; w.end_with({os.getpid()}); from connect.cli.main import main; main()"
+    f"import connect.embedded.processes as p; p.end_with({os.getpid()}); from connect.cli.main import main; main()"
 )
 _HELIOGRAPH: Final = (sys.executable, "-c", _MAIN)
 #: Rich's picture without the fonts that a viewer would load from the network.

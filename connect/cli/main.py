@@ -95,7 +95,7 @@ def status(
 
     It reads the clusters, so no worker has to run. Exit codes: 0 all flows run, 2 something needs a hand, 1 an error,
     or something could not be checked. With --watch it is a page until Ctrl-C, which ends with 0."""
-    from connect.cli.commands.status import run_status
+    from connect.cli.commands.lag_and_status import run_status
 
     options.finish(
         partial(
@@ -126,7 +126,7 @@ def lag(
 
     Exit codes: 0 the lag is known, 1 an error, a partition that could not be checked, or a flow that copies nothing
     because it selects no topic or its connector is stopped or paused."""
-    from connect.cli.commands.lag import run_lag
+    from connect.cli.commands.lag_and_status import run_lag
 
     source = context.get_parameter_source("rest")
     if file is not None and source is not None and source.name == "ENVIRONMENT":
@@ -225,7 +225,7 @@ def plan(
 
     Exit codes: 0 nothing to change, with --drift no differences; 2 there are some; 1 an error or an incomplete
     check."""
-    from connect.cli.commands.plan import run_drift, run_plan
+    from connect.cli.commands.plan_and_takeover import run_drift, run_plan
 
     if ignore and not drift:
         raise ConfigError("--ignore needs --drift", "--ignore")
@@ -265,9 +265,9 @@ def takeover(
     It may follow MirrorMaker 2, Java's or Heliograph's, or a MirrorMaker 1 group.
 
     Exit codes: 0 it can start, 2 a start is blocked, 1 an error or an incomplete check."""
-    from connect.cli.commands.takeover import run_check
+    from connect.cli.commands.plan_and_takeover import run_takeover
 
-    options.finish(partial(run_check, file, flow=flow, as_json=as_json, everything=everything))
+    options.finish(partial(run_takeover, file, flow=flow, as_json=as_json, everything=everything))
 
 
 app.command(short_help="Compare what a flow has copied with its source.")(verify)

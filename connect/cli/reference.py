@@ -15,9 +15,9 @@ from connect.api.plugins import PluginDescription
 from connect.core.config.client_settings import CLIENTS, REFUSED_SECURITY, SUPPORTED_SECURITY
 from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, Required, Value
 from connect.core.config.connector_settings import CONNECTOR, SOURCE_CONNECTOR, topic_group
-from connect.core.config.ineffective_keys import ineffective
 from connect.core.config.rest_settings import REST
 from connect.core.config.security_settings import SECURITY
+from connect.core.config.worker_config import ineffective
 from connect.core.config.worker_settings import OWN as OWN_OF_WORKER
 from connect.core.config.worker_settings import WORKER
 from connect.core.errors import ConfigError

@@ -1,14 +1,17 @@
-"""Writes and reads the audit topic of a worker's group: a queue that never delays what it records, and its newest
-entries."""
+"""Writes and reads the audit topic of a worker's group: a queue that never delays what it records, its newest entries,
+and what a command has changed on clusters."""
 
 from __future__ import annotations
 
 import asyncio
+import getpass
 import logging
+import socket
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
@@ -33,6 +36,8 @@ _RETRY_S: Final = (0.5, 30.0)
 _WARN_AGAIN_S: Final = 300.0
 _WRITE_S: Final = 10.0
 _MAKE_S: Final = 10.0
+#: Of a command, for its entry.
+_COMMAND_S: Final = 15.0
 #: The newest entries, in memory once they have been read; a search looks through these.
 _READ: Final = 10_000
 _MOST_SHOWN: Final = 1000
@@ -46,6 +51,40 @@ async def write_entries(cluster: Cluster, admin: Admin, topic: NewTopic, entries
     writer = PlainWriter(cluster, timeout_s=_WRITE_S)
     # Without a key, which a compacted topic refuses: it would keep the last entry of each key.
     await writer.write(OutRecord(topic.name, b"", entry.to_bytes(), partition=0) for entry in entries)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a command reports of itself: its exit code, and what it changed."""
+
+    code: int = 1
+    detail: str = ""
+
+
+@asynccontextmanager
+async def audited(
+    command: str, flow: str, target: Cluster, admin: Admin, topic: NewTopic | None
+) -> AsyncIterator[Outcome]:
+    """Record a command that changes clusters when it ends, also with an error. If the topic cannot be written, warn;
+    None: nothing is recorded."""
+    outcome = Outcome()
+    try:
+        yield outcome
+    except BaseException as error:
+        outcome.detail = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        if topic is not None:
+            user = f"{getpass.getuser()}@{socket.gethostname()}"
+            entry = AuditEntry(
+                "command", command, flow, user=user, detail=outcome.detail, status=outcome.code, at_ms=wall_ms()
+            )
+            try:
+                async with asyncio.timeout(_COMMAND_S):
+                    await write_entries(target, admin, topic, [entry])
+            except (HeliographError, TimeoutError) as error:
+                why = str(error) or f"no answer within {_COMMAND_S:g} s"
+                log.warning("audit topic %s was not written: %s", topic.name, why)
 
 
 class AuditLog:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from typing import Final
@@ -16,14 +17,14 @@ from connect.api.source import ConnectorHere, TaskReport
 from connect.core.audit import AUDITED
 from connect.core.config.worker_config import ClientRole, WorkerConfig
 from connect.core.config_topic import ConfigLog, config_removal_record
-from connect.core.errors import RetriableError
+from connect.core.errors import HeliographError, RetriableError
 from connect.core.herder import events
 from connect.core.herder.herder import Herder
-from connect.core.herder.membership import held_by
+from connect.core.herder.membership import MalformedMembership, decode_metadata, held_by
 from connect.core.herder_api import WorkerInfo
 from connect.core.model import TargetState
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import Scope, wall_ms
+from connect.kafka.concurrency import Scope, together, wall_ms
 from connect.kafka.group_heartbeat import GroupMeters
 from connect.kafka.group_member import GroupMember
 from connect.kafka.group_protocol import GroupSettings
@@ -36,7 +37,6 @@ from connect.runtime.audit import AuditLog
 from connect.runtime.herder.config_and_status_topics import ConfigStore, LeaderWriter, StatusStore
 from connect.runtime.herder.driver import HerderDriver, WorkerFailed
 from connect.runtime.herder.effects_and_fencing import AutoRestarts, EffectHandler, InternalRequests, ZombieFence
-from connect.runtime.herder.java_members import JavaMembers
 from connect.runtime.herder.loggers import Loggers
 from connect.runtime.herder.offsets_and_reports import OffsetsApi, Reports
 from connect.runtime.herder.rebalance_stages import Engine, Rebalances, Stages, prepare
@@ -51,6 +51,9 @@ log = logging.getLogger(__name__)
 _START_TIMEOUT_S: Final = 60.0
 _CANCELLING_S: Final = 1.0
 _LEAST_GRACE_S: Final = 0.2
+#: For the answers of Java's workers. Less than the time that a connector has to stop, because a rebalance may move it
+#: meanwhile.
+_JAVA_ANSWER_S: Final = 3.0
 
 
 class DistributedWorker:
@@ -355,3 +358,85 @@ def _steady_ms() -> Callable[[], int]:
     """Return a clock that starts at the present time and is never adjusted."""
     ahead_ms = wall_ms() - time.monotonic_ns() // 1_000_000
     return lambda: ahead_ms + time.monotonic_ns() // 1_000_000
+
+
+@dataclass(eq=False)
+class JavaMembers:
+    """Says why a Java leader gave this worker a connector of a class that it does not have, and which members have it.
+
+    Java's leader gives every member any connector: the metadata of a group's members has no word about plugins, and
+    work that a member gives back is assigned as new work, first to the member with the least (decision 33). Classes are
+    explained one after the other, each once in a generation.
+
+    Args:
+        members: Returns the metadata of the group's members; raises a HeliographError.
+    """
+
+    core: Herder
+    members: Callable[[], Awaitable[Sequence[bytes]]]
+    internal: InternalRequests
+    _asking: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _said: dict[tuple[str, int], str | None] = field(default_factory=dict, init=False)
+
+    async def explain(self, connector_class: str) -> str | None:
+        """Return which class this worker does not have, who gave it work of the class, which workers have the class,
+        and the remedy; None unless one of Java's workers leads."""
+        async with self._asking:
+            key = connector_class, self.core.generation
+            if key not in self._said:
+                said = await self._explained(connector_class)
+                self._said = {known: old for known, old in self._said.items() if known[1] == key[1]} | {key: said}
+            return self._said[key]
+
+    async def _explained(self, connector_class: str) -> str | None:
+        leader = self.core.leader_url
+        if leader is None or self.core.is_leader:
+            return None
+        having: dict[str, bool | None] = {}
+
+        async def ask(url: str) -> None:
+            with suppress(HeliographError):
+                having[url] = await self.internal.has_class(url, connector_class)
+
+        try:
+            async with asyncio.timeout(_JAVA_ANSWER_S):
+                having = dict.fromkeys(_java_urls(await self.members()))
+                if leader not in having:
+                    return None
+                await together(f"who has {connector_class}", map(ask, having))
+        except (HeliographError, TimeoutError):
+            if leader not in having:
+                return None
+        return (
+            f"This worker does not run the class {connector_class}. The worker that leads the group, {leader}, is one "
+            f"of Java's, and those give every member any connector. {_remedy(having)}"
+        )
+
+
+def _java_urls(members: Sequence[bytes]) -> Iterator[str]:
+    for metadata in members:
+        try:
+            member = decode_metadata(metadata)
+        except MalformedMembership:
+            continue
+        if member.lease_ms is None:
+            yield member.url
+
+
+def _remedy(having: dict[str, bool | None]) -> str:
+    if all(has is False for has in having.values()):
+        return (
+            f"None of Java's workers has the class: install its plugin on {_listed(having)}, or delete the connector."
+        )
+    remedy = (
+        "A restart of the connector does not move it. Restart the worker that leads, until a worker of Heliograph "
+        "leads: it gives such connectors to Java's workers only."
+    )
+    found = [url for url, has in having.items() if has]
+    if not found:
+        return f"Which of Java's workers have the class is not known, because they did not answer. {remedy}"
+    return f"Workers that have the class: {_listed(found)}. {remedy}"
+
+
+def _listed(urls: Iterable[str]) -> str:
+    return ", ".join(sorted(urls))

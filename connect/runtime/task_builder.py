@@ -25,7 +25,6 @@ from connect.kafka.threads import PluginThread
 from connect.runtime.connector_runner import Instance
 from connect.runtime.plugins.plugin_errors import passwords, secrets_of
 from connect.runtime.plugins.plugin_registry import CONVERTERS, PluginNotFound, Plugins
-from connect.runtime.task.at_least_once import AtLeastOnceDelivery
 from connect.runtime.task.client_configs import (
     check_overrides,
     client_connection,
@@ -34,7 +33,7 @@ from connect.runtime.task.client_configs import (
     task_transactional_id,
 )
 from connect.runtime.task.connector_offsets import ConnectorOffsets
-from connect.runtime.task.exactly_once import ExactlyOnceDelivery
+from connect.runtime.task.delivery_guarantees import AtLeastOnceDelivery, ExactlyOnceDelivery
 from connect.runtime.task.offset_stores import OffsetStores
 from connect.runtime.task.record_conversion import (
     Conversion,

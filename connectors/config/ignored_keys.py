@@ -17,10 +17,10 @@ from connect.core.config.client_settings import (
     PRODUCER_KEYS,
 )
 from connect.core.config.connector_access import ACCESS
-from connect.core.config.ineffective_keys import NOT_KNOWN, NOT_SUPPORTED, listener_notice, unlisted_step
 from connect.core.config.properties import provider_notice
 from connect.core.config.rest_settings import ADMIN_HTTPS_PREFIX, EXTENSIONS, HTTPS_PREFIX, REST, REST_INTERNAL
 from connect.core.config.security_settings import SECURITY, suites_notice
+from connect.core.config.worker_config import NOT_KNOWN, NOT_SUPPORTED, listener_notice, unlisted_step
 from connect.core.config.worker_settings import (
     CONVERTER_PREFIXES,
     STORAGE_PREFIXES,

@@ -14,9 +14,9 @@ from typing import Any, Final, Literal
 from connect.core.config import client_settings
 from connect.core.config.client_settings import BOOTSTRAP_SERVERS, SUPPORTED_SECURITY
 from connect.core.config.config_def import AtLeast, ConfigDef, OneOf, Values
-from connect.core.config.ineffective_keys import meant
 from connect.core.config.properties import ClientProperties, Properties
 from connect.core.config.validation import non_empty
+from connect.core.config.worker_config import meant
 from connect.core.errors import ConfigError
 from connect.kafka.group_protocol import CONSUMER as CONSUMER_PROTOCOL
 from connect.kafka.group_protocol import GroupSettings

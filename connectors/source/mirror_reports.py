@@ -2,7 +2,7 @@
 
 The lag and the states of partitions are those of the whole flow, because they are stored on the target. What only a
 task knows (rates, batches, Spark, records left out, why it starts again) is of the tasks of this worker;
-:mod:`rest.ui.workers` asks the other workers of the flow for theirs.
+:mod:`rest.ui.flows_and_workers` asks the other workers of the flow for theirs.
 """
 
 from __future__ import annotations

@@ -1,12 +1,17 @@
-"""KeptAnswers requests below ``/ui``: the page, its files, its data and its events. All are GET and need the role VIEW.
+"""Answers requests below ``/ui``: the page, its files, its data and its events. All are GET and need the role VIEW.
 
-Actions of pages are requests of the REST API, so its roles apply.
+Files are read once, with a tag for caches, and compressed for browsers that take it. Actions of pages are requests of
+the REST API, so its roles apply.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gzip
+import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
@@ -17,17 +22,75 @@ from starlette.types import Receive, Scope, Send
 from connect.core.errors import HeliographError
 from connect.core.herder_api import NotFound, RequestRefused
 from connect.kafka.concurrency import wall_ms
-from rest.access import Caller
 from rest.bodies import json_response
 from rest.errors import RestError
 from rest.other_workers import Forwarder
 from rest.request_handling import CALLER
-from rest.ui.answers import KeptAnswers
-from rest.ui.flows import SOURCE, Herders, UiFlow, flows_of
-from rest.ui.live import LiveFeed
-from rest.ui.snapshots import Snapshots
-from rest.ui.static_files import INDEX, SAFE_HEADERS, StaticFiles
-from rest.ui.workers import FlowWorkers, details_together
+from rest.settings_and_access import Caller
+from rest.ui.flows_and_workers import SOURCE, FlowWorkers, Herders, KeptAnswers, UiFlow, details_together, flows_of
+from rest.ui.snapshots import LiveFeed, Snapshots
+
+_ROOT: Final = Path(__file__).with_name("static")
+INDEX: Final = "index.html"
+_TYPES: Final = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+}
+#: Pages get scripts, styles and data from this worker alone, and no other site's page may frame them.
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+SAFE_HEADERS: Final = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    body: bytes
+    compressed: bytes
+    type: str
+    tag: str
+
+
+class StaticFiles:
+    """All files, by path below ``static``. The constructor reads and compresses them, which takes some 10 ms."""
+
+    def __init__(self) -> None:
+        self._files = {
+            path.relative_to(_ROOT).as_posix(): _file(path) for path in _ROOT.rglob("*") if path.suffix in _TYPES
+        }
+
+    @property
+    def pages(self) -> list[str]:
+        """The names of the pages, such as ``overview``."""
+        return sorted(Path(name).stem for name in self._files if name.startswith("pages/"))
+
+    def response(self, name: str, request: Headers) -> Response | None:
+        """Return the answer to a request for a file; 304 if the client has it. None if there is no such file."""
+        file = self._files.get(name)
+        if file is None:
+            return None
+        # no-cache: kept, and asked for again each time, so that all files are of one release.
+        headers = {**SAFE_HEADERS, "etag": file.tag, "cache-control": "no-cache", "vary": "Accept-Encoding"}
+        if file.tag in request.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        if "gzip" in request.get("accept-encoding", ""):
+            return Response(file.compressed, headers={**headers, "content-encoding": "gzip"}, media_type=file.type)
+        return Response(file.body, headers=headers, media_type=file.type)
+
+
+def _file(path: Path) -> _File:
+    body = path.read_bytes()
+    tag = f'"{hashlib.sha256(body).hexdigest()[:20]}"'
+    return _File(body, gzip.compress(body, mtime=0), _TYPES[path.suffix], tag)
+
 
 ROOT: Final = "ui"
 #: Which connector of a flow a report is of.

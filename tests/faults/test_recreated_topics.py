@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from connect.cli.commands.lag import run_lag
+from connect.cli.commands.lag_and_status import run_lag
 from connectors.formats.gap import Gap, GapKind
 from tests.kit.brokers import KafkaCluster
 from tests.kit.direct import Broker, value_numbers

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from connect.core.errors import DownloadFailed
-from connect.embedded import cluster_config, kafka_releases, maven_download
+from connect.embedded import brokers, cluster_config, maven_download
 
 pytestmark = pytest.mark.integration
 
@@ -66,7 +66,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repo
     url = f"http://somebody:secret@{cluster_config.HOST}:{server.server_port}"
     monkeypatch.setenv("no_proxy", cluster_config.HOST)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv(kafka_releases.REPOSITORY_VARIABLE, url)
+    monkeypatch.setenv(brokers.REPOSITORY_VARIABLE, url)
     try:
         yield Repository(folder, url)
     finally:
@@ -84,15 +84,15 @@ def test_a_jar_comes_with_what_it_needs(
     repository: Repository, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wanted = [repository.add("first", needs="second"), repository.add("second")]
-    found = kafka_releases.classpath(["org.example:first:1.0"])
+    found = brokers.classpath(["org.example:first:1.0"])
     assert [jar.read_bytes() for jar in found] == [jar.read_bytes() for jar in wanted]
     assert kept(tmp_path) == ["first-1.0.jar", "second-1.0.jar"]
     assert capsys.readouterr().err.splitlines() == ["downloading jars: 1 of 2", "downloading jars: 2 of 2"]
     # Nothing is asked of the network again, not even when another class path needs the same jar.
     for served in repository.folder.rglob("*.[jp]*"):
         served.unlink()
-    assert kafka_releases.classpath(["org.example:first:1.0"]) == found
-    assert kafka_releases.classpath(["org.example:second:1.0"]) == found[1:]
+    assert brokers.classpath(["org.example:first:1.0"]) == found
+    assert brokers.classpath(["org.example:second:1.0"]) == found[1:]
 
 
 def test_a_broken_jar_is_not_kept(repository: Repository, tmp_path: Path) -> None:
@@ -101,10 +101,10 @@ def test_a_broken_jar_is_not_kept(repository: Repository, tmp_path: Path) -> Non
     place = whole.index(b"class class")
     jar.write_bytes(whole[:place] + b"?" + whole[place + 1 :])
     with pytest.raises(DownloadFailed, match=r"first-1\.0\.jar arrived corrupt"):
-        kafka_releases.classpath(["org.example:first:1.0"])
+        brokers.classpath(["org.example:first:1.0"])
     assert kept(tmp_path) == []
     jar.write_bytes(whole)
-    assert [path.name for path in kafka_releases.classpath(["org.example:first:1.0"])] == ["first-1.0.jar"]
+    assert [path.name for path in brokers.classpath(["org.example:first:1.0"])] == ["first-1.0.jar"]
 
 
 def test_a_jar_with_another_sum_than_the_pinned_one_is_not_kept(
@@ -114,15 +114,15 @@ def test_a_jar_with_another_sum_than_the_pinned_one_is_not_kept(
     pins = {"first-1.0.jar": "0" * 64}
     monkeypatch.setattr(maven_download, "pinned_jars", lambda: pins)
     with pytest.raises(DownloadFailed, match=r"first-1\.0\.jar is not the file"):
-        kafka_releases.classpath(["org.example:first:1.0"])
+        brokers.classpath(["org.example:first:1.0"])
     assert kept(tmp_path) == []
     pins["first-1.0.jar"] = sha256(jar.read_bytes()).hexdigest()
-    assert [path.name for path in kafka_releases.classpath(["org.example:first:1.0"])] == ["first-1.0.jar"]
+    assert [path.name for path in brokers.classpath(["org.example:first:1.0"])] == ["first-1.0.jar"]
 
 
 def test_a_missing_artifact_is_named_and_no_password(repository: Repository, tmp_path: Path) -> None:
     with pytest.raises(DownloadFailed) as raised:
-        kafka_releases.classpath(["org.example:first:1.0"])
+        brokers.classpath(["org.example:first:1.0"])
     assert "org.example:first" in str(raised.value)
     assert "KAFKA_HOME" in str(raised.value)
     assert "secret" not in "".join(traceback.format_exception(raised.value))
@@ -132,8 +132,8 @@ def test_a_missing_artifact_is_named_and_no_password(repository: Repository, tmp
 def test_no_connection_names_the_host_and_the_remedies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("no_proxy", cluster_config.HOST)
-    monkeypatch.setenv(kafka_releases.REPOSITORY_VARIABLE, f"http://{cluster_config.HOST}:1/maven2")
+    monkeypatch.setenv(brokers.REPOSITORY_VARIABLE, f"http://{cluster_config.HOST}:1/maven2")
     with pytest.raises(
         DownloadFailed, match=rf"cannot download from {cluster_config.HOST}: no connection.*HTTPS_PROXY"
     ):
-        kafka_releases.classpath(["org.example:first:1.0"])
+        brokers.classpath(["org.example:first:1.0"])

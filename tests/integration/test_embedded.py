@@ -18,7 +18,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import NewTopic
 
 from connect.core.errors import ConfigError, PermanentError
-from connect.embedded import brokers, cluster_config, kafka_releases
+from connect.embedded import brokers, cluster_config
 from connect.embedded.brokers import QUICK_JVM, PortInUse
 from tests.kit.brokers import KafkaCluster
 from tests.kit.processes import Member, Role, gone, wait_until
@@ -154,7 +154,7 @@ def test_kafka_home_is_used_and_stopping_leaves_nothing(monkeypatch: pytest.Monk
     libraries, data = tmp_path / "kafka" / "libs", tmp_path / "data"
     libraries.mkdir(parents=True)
     data.mkdir()
-    for jar in kafka_releases.classpath(kafka_releases.JARS):
+    for jar in brokers.classpath(brokers.JARS):
         (libraries / jar.name).symlink_to(jar)
     monkeypatch.setenv("KAFKA_HOME", str(libraries.parent))
     with KafkaCluster.start("home", base_dir=data) as cluster:

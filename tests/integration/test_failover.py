@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from connect.cli.commands.failover import EXIT_NO_GO, run_failback, run_failover, run_undo, run_unreplicated
-from connect.cli.commands.status import run_status
+from connect.cli.commands.lag_and_status import run_status
 from tests.kit.brokers import KafkaCluster
 from tests.kit.processes import wait_until
 from tests.kit.two_ways import DEADLINE_S, EACH, PLAIN, TRANSACTIONS, Running, TwoWays

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from connect.cli.commands.lag import run_lag
+from connect.cli.commands.lag_and_status import run_lag
 from connect.embedded.brokers import KafkaCluster
 from tests.kit.direct import Broker
 from tests.kit.topics import make_topics

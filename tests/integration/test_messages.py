@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from connect.embedded import cluster_config
-from connect.embedded.kafka_releases import JARS, REPOSITORY_VARIABLE
+from connect.embedded.brokers import JARS, REPOSITORY_VARIABLE
 from tests.kit.brokers import KafkaCluster
 from tests.kit.mirror import SMALL
 from tests.kit.topics import make_topics

@@ -13,9 +13,18 @@ from typing import Final, Self
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.embedded import brokers
-from connect.embedded.brokers import QUICK_JVM, broker_command, new_folder, node_label, since
+from connect.embedded.brokers import (
+    DEFAULT_VERSION,
+    JARS,
+    QUICK_JVM,
+    broker_command,
+    classpath,
+    java_command,
+    new_folder,
+    node_label,
+    since,
+)
 from connect.embedded.cluster_config import HOST, choose, choose_ports
-from connect.embedded.kafka_releases import DEFAULT_VERSION, JARS, classpath, java_command
 
 #: The listener of every node for clients and between brokers, and the one before which a TCP proxy stands.
 CLIENTS: Final = "PLAINTEXT"

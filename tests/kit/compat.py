@@ -21,7 +21,7 @@ from typing import Final
 
 from aiokafka import AIOKafkaProducer
 
-from connect.embedded.kafka_releases import DEFAULT_VERSION
+from connect.embedded.brokers import DEFAULT_VERSION
 from connect.kafka.security.connection_settings import connection_settings
 from connectors.verification.direct import compare_topics
 from tests.kit.brokers import KafkaCluster, numbers_of

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from connect.embedded.brokers import QUICK_JVM
+from connect.embedded.brokers import QUICK_JVM, classpath
 from connect.embedded.java import find_java
-from connect.embedded.kafka_releases import classpath
 from tests.kit.java_program import KAFKA_VERSION, LOGGING, JavaProgram, java_command, write_log4j2
 
 #: The mirror, the worker, and Kafka's tools.

@@ -12,8 +12,8 @@ from typing import Final, Self
 
 import javaproperties
 
+from connect.embedded.brokers import classpath
 from connect.embedded.java import find_java
-from connect.embedded.kafka_releases import classpath
 
 KAFKA_VERSION: Final = "4.3.1"
 #: What makes slf4j, which Kafka logs with, go to log4j2; the last on a class path.

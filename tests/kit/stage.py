@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from connect.embedded.kafka_releases import DEFAULT_VERSION
+from connect.embedded.brokers import DEFAULT_VERSION
 from connectors.formats.types import TopicPartition
 from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, Report, TopicPair

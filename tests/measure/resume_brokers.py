@@ -18,7 +18,7 @@ from typing import Final
 from aiokafka import AIOKafkaProducer
 from kafka.protocol.producer.produce import ProduceRequest
 
-from connect.embedded.kafka_releases import DEFAULT_VERSION
+from connect.embedded.brokers import DEFAULT_VERSION
 from connect.kafka.cluster import Cluster
 from connect.kafka.log import transactions
 from connect.kafka.log.offsets import LATEST, list_offset

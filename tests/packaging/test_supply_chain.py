@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from connect.embedded import kafka_releases, maven_download
+from connect.embedded import brokers, maven_download
 from tests.packaging.sbom import JARS, LOCKS, ROOT, bill
 
 IMAGES = sorted((ROOT / "deploy" / "images").glob("*.Dockerfile"))
@@ -43,7 +43,7 @@ def test_images_install_by_hash_only(image: Path) -> None:
 
 def test_all_jars_of_the_default_release_are_pinned() -> None:
     pinned = maven_download.pinned_jars()
-    assert {jar.name for jar in kafka_releases.classpath(kafka_releases.JARS)} == set(pinned)
+    assert {jar.name for jar in brokers.classpath(brokers.JARS)} == set(pinned)
 
 
 def test_the_bill_names_each_package_and_jar_once() -> None:

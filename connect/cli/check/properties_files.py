@@ -22,14 +22,13 @@ from connect.cli.check.connector_config import (
     validated,
 )
 from connect.cli.check.findings import CheckFinding, CheckOutcome, CheckReport, Level, list_with, of_error, placed
-from connect.cli.commands.plan import internal_topics
+from connect.cli.commands.plan_and_takeover import internal_topics
 from connect.cli.daemons.flow_worker import plugin_key_notices, worker_config
 from connect.cli.daemons.mirror_process import link_settings
 from connect.core.config.client_settings import BOOTSTRAP_SERVERS
-from connect.core.config.ineffective_keys import ineffective
 from connect.core.config.properties import ConfigTransformer, Properties
 from connect.core.config.rest_settings import REST_INTERNAL, check_access
-from connect.core.config.worker_config import ClientKind, WorkerConfig
+from connect.core.config.worker_config import ClientKind, WorkerConfig, ineffective
 from connect.core.config.worker_settings import WORKER
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.model import NewTopic
@@ -42,7 +41,7 @@ from connectors.config.connector_configs import checkpoint_settings
 from connectors.config.mm2_properties import Connector, Flow, MirrorMakerConfig, mirrored
 from connectors.mirror_maker_1.config import MirrorSettings, Options, mirror_settings
 from connectors.mirror_maker_1.topics import takes
-from rest.rest_config import RestSettings
+from rest.settings_and_access import RestSettings
 
 
 async def check_mirror(props: Properties, report: CheckReport, *, offline: bool) -> CheckReport:

@@ -103,8 +103,9 @@ def _run(
     arguments: FailoverArguments,
     work: Callable[[Site, FailoverOptions, FailoverArguments, _Controls], Coroutine[object, object, int]],
 ) -> int:
-    from connect.cli.commands.audit import audited
+    from connect.cli.daemons.flow_worker import worker_config
     from connect.kafka.tracing import configure_tracing
+    from connect.runtime.audit import audited
     from connectors.config.mm2_properties import Flow, load
     from connectors.failover.clusters_and_lease import site
 
@@ -133,7 +134,8 @@ def _run(
             if not arguments.executes:
                 return await work(place, options, arguments, controls)
             flow = Flow(config, source, arguments.target)
-            async with audited(command, flow, place.target, place.target_admin) as outcome:
+            topic = worker_config(flow).audit_topic
+            async with audited(command, str(flow), place.target, place.target_admin, topic) as outcome:
                 outcome.detail = f"groups {named(arguments.groups) or 'of the file'}"
                 outcome.code = await work(place, options, arguments, controls)
                 return outcome.code

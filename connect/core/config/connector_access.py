@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from connect.core.config.config_def import ConfigDef, ValidList, split_list, strings, trim
-from connect.core.config.jaas import JaasError, parse_jaas
-from connect.core.config.security_settings import is_secret
+from connect.core.config.security_settings import JaasError, is_secret, parse_jaas
 from connect.core.errors import ConfigError
 
 PROVIDERS: Final = "org.apache.kafka.automatic.config.providers"

@@ -15,8 +15,7 @@ from typing import Any, Final, Self
 
 from connect.core.config.client_settings import REFUSED_SECURITY
 from connect.core.config.config_def import trim
-from connect.core.config.jaas import JaasError, parse_jaas
-from connect.core.config.security_settings import SECURITY
+from connect.core.config.security_settings import SECURITY, JaasError, parse_jaas
 from connect.core.errors import ConfigError
 from connect.kafka.security import renewal
 from connect.kafka.security.oauth import OAuthSettings, is_source, oauth_settings, source_settings

@@ -14,8 +14,7 @@ from connect.api.source import SourceConnector
 from connect.core.config.client_settings import CLIENTS, COMPRESSION_LEVELS
 from connect.core.config.config_def import split_list
 from connect.core.config.connector_settings import uses_topic_creation
-from connect.core.config.ineffective_keys import override_notice, unlisted_step
-from connect.core.config.worker_config import WorkerConfig
+from connect.core.config.worker_config import WorkerConfig, override_notice, unlisted_step
 from connect.core.config.worker_settings import converter_notice
 from connect.runtime.plugins.plugin_registry import CONVERTERS, InvalidRange, PluginNotFound, Plugins, unknown_keys
 

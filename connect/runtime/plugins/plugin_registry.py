@@ -20,9 +20,8 @@ from connect.api.source import SourceConnector
 from connect.core.config.client_settings import OverridePolicy, make_policy
 from connect.core.config.config_def import ConfigDef, InvalidValue
 from connect.core.config.connector_settings import SOURCE_CONNECTOR
-from connect.core.config.ineffective_keys import meant
 from connect.core.config.validation import key_info
-from connect.core.config.worker_config import WorkerConfig
+from connect.core.config.worker_config import WorkerConfig, meant
 from connect.core.errors import ConfigError, PermanentError
 from connect.core.herder_api import BadRequest, ConfigKeyInfo, NotFound, PluginInfo
 

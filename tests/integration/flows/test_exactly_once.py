@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from connect.embedded.kafka_releases import DEFAULT_VERSION
+from connect.embedded.brokers import DEFAULT_VERSION
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.compacted_topic import LogRecord, read_to_end
 from connect.kafka.log.producer import OutRecord

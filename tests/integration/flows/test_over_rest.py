@@ -13,7 +13,7 @@ import httpx
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from connect.cli.commands.lag import run_lag
+from connect.cli.commands.lag_and_status import run_lag
 from connect.embedded.brokers import KafkaCluster
 from tests.interop.flow import read_all
 from tests.kit.direct import Broker

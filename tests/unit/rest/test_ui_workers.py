@@ -14,11 +14,10 @@ import pytest
 from connect.core.config.rest_settings import REST
 from connect.core.model import ConnectorStateInfo, State, Status
 from connect.kafka.concurrency import wall_ms
-from rest.rest_config import RestSettings
 from rest.server import RestServer
-from rest.ui import snapshots, workers
-from rest.ui.answers import KeptAnswers
-from rest.ui.workers import details_together
+from rest.settings_and_access import RestSettings
+from rest.ui import flows_and_workers, snapshots
+from rest.ui.flows_and_workers import KeptAnswers, details_together
 from tests.kit.rest_herder import DictHerder
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -100,9 +99,9 @@ async def two_workers(users: Path) -> AsyncIterator[tuple[list[OneOfTwo], httpx.
 async def test_both_workers_are_asked_and_a_silent_one_is_named_within_its_time(
     users: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "WITHIN_S", 60.0)
-    monkeypatch.setattr(workers, "_FRESH_S", 0.0)
-    monkeypatch.setattr(workers, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(flows_and_workers, "WITHIN_S", 60.0)
+    monkeypatch.setattr(flows_and_workers, "_FRESH_S", 0.0)
+    monkeypatch.setattr(flows_and_workers, "_AGAIN_S", 0.0)
     async with two_workers(users) as (herders, client):
 
         async def asked(path: str) -> Any:
@@ -125,7 +124,7 @@ async def test_both_workers_are_asked_and_a_silent_one_is_named_within_its_time(
 
         herders[0].has_key = True
         herders[1].late.add("rates")
-        monkeypatch.setattr(workers, "WITHIN_S", 0.2)
+        monkeypatch.setattr(flows_and_workers, "WITHIN_S", 0.2)
         flow = (await asked(""))["flows"]["us->eu"]
         (silent,) = flow["overview"]["rates"]["silent"]
         assert silent["worker_id"] == herders[0].other and silent["reason"].startswith("It has not answered within")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from connect.core.errors import PermanentError
-from connect.embedded import kafka_releases
+from connect.embedded import brokers
 from connect.embedded.maven_download import _counted
 
 COORDINATES = ["org.example:thing:1.0"]
@@ -36,12 +36,12 @@ def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[st
 def test_a_class_path_is_fetched_once_and_again_if_a_jar_is_missing(
     fetched: list[Sequence[str]], tmp_path: Path
 ) -> None:
-    first = kafka_releases.classpath(COORDINATES)
+    first = brokers.classpath(COORDINATES)
     assert first == [tmp_path / "heliograph" / "maven" / "thing.jar"]
-    assert kafka_releases.classpath(COORDINATES) == first
-    assert [jar.name for jar in kafka_releases.classpath(["org.example:other:1.0"])] == ["other.jar"]
+    assert brokers.classpath(COORDINATES) == first
+    assert [jar.name for jar in brokers.classpath(["org.example:other:1.0"])] == ["other.jar"]
     first[0].unlink()
-    assert kafka_releases.classpath(COORDINATES) == first
+    assert brokers.classpath(COORDINATES) == first
     assert fetched == [COORDINATES, ["org.example:other:1.0"], COORDINATES]
 
 
@@ -49,7 +49,7 @@ def test_a_cache_folder_that_cannot_be_written_is_named(monkeypatch: pytest.Monk
     (tmp_path / "heliograph").write_text("a file where the folder should be")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(PermanentError, match=f"cache folder {tmp_path / 'heliograph'}.*XDG_CACHE_HOME"):
-        kafka_releases.classpath(COORDINATES)
+        brokers.classpath(COORDINATES)
 
 
 def test_a_full_disk_is_told_as_such(
@@ -60,7 +60,7 @@ def test_a_full_disk_is_told_as_such(
 
     monkeypatch.setattr("connect.embedded.maven_download.fetch", full)
     with pytest.raises(PermanentError, match=r"No space left on device\. Free space there"):
-        kafka_releases.classpath(COORDINATES)
+        brokers.classpath(COORDINATES)
 
 
 def test_a_machine_without_the_extra_is_told_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_machine_without_the_extra_is_told_its_name(monkeypatch: pytest.Monkey
     monkeypatch.delitem(sys.modules, "connect.embedded.maven_download", raising=False)
     monkeypatch.setitem(sys.modules, "jgo.maven", None)
     with pytest.raises(PermanentError, match=r"without the package jgo\. Install heliograph\[embedded\]"):
-        kafka_releases.classpath(COORDINATES)
+        brokers.classpath(COORDINATES)
 
 
 @pytest.mark.parametrize(("jars", "lines"), [(3, 3), (114, 10)])

@@ -12,22 +12,20 @@ from connect.api.convert import DataError, Transformation
 from connect.api.source import OPTIONAL_STRING, STRING, Header, Schema, SourceRecord
 from connect.core.errors import ConfigError
 from connect.plugins.cast_and_timestamp_transforms import CastKey, CastValue
-from connect.plugins.field_structure_transforms import (
+from connect.plugins.field_and_schema_transforms import (
     ExtractFieldKey,
     ExtractFieldValue,
+    Filter,
     FlattenValue,
     HoistFieldKey,
     HoistFieldValue,
-    ReplaceFieldValue,
-    ValueToKey,
-)
-from connect.plugins.field_value_transforms import (
-    Filter,
     InsertFieldKey,
     InsertFieldValue,
     MaskFieldValue,
+    ReplaceFieldValue,
     SetSchemaMetadataKey,
     SetSchemaMetadataValue,
+    ValueToKey,
 )
 from connect.plugins.headers_routers_predicates import HeaderFromValue, InsertHeader, RegexRouter, TimestampRouter
 from connect.plugins.java_values import TIMESTAMP

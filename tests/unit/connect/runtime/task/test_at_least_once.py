@@ -14,8 +14,8 @@ from connect.core.errors import PermanentError, RetriableError
 from connect.core.model import TaskId
 from connect.kafka.threads import PluginThread
 from connect.runtime.plugins.plugin_errors import SecretMask
-from connect.runtime.task.at_least_once import AtLeastOnceDelivery, Submitted, SubmittedRecords
 from connect.runtime.task.connector_offsets import ConnectorOffsets
+from connect.runtime.task.delivery_guarantees import AtLeastOnceDelivery, Submitted, SubmittedRecords
 from connect.runtime.task.record_conversion import ErrorHandler, ErrorSettings
 from connect.runtime.task.record_delivery import BatchRefused, OutgoingRecord, SendFailed, TaskCallbacks, TopicsInUse
 from connect.runtime.task.task_control import TaskCounters

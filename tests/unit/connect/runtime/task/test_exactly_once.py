@@ -12,7 +12,7 @@ from connect.core.model import TaskId
 from connect.kafka.threads import PluginThread
 from connect.runtime.plugins.plugin_errors import SecretMask
 from connect.runtime.task.connector_offsets import ConnectorOffsets
-from connect.runtime.task.exactly_once import ExactlyOnceDelivery
+from connect.runtime.task.delivery_guarantees import ExactlyOnceDelivery
 from connect.runtime.task.record_delivery import OutgoingRecord, ProducerFenced, SendFailed, TaskCallbacks, TopicsInUse
 from connect.runtime.task.source_config import Boundaries, ConnectorBoundaries, Ending, IntervalBoundaries
 from connect.runtime.task.task_control import ClaimChecks, Interrupted, TaskCounters

@@ -13,8 +13,8 @@ from connect.core.errors import PermanentError, RetriableError
 from connect.core.model import State, TargetState, TaskId
 from connect.kafka.threads import PluginThread
 from connect.runtime.plugins.plugin_errors import SecretMask
-from connect.runtime.task.at_least_once import AtLeastOnceDelivery
 from connect.runtime.task.connector_offsets import ConnectorOffsets, encoded_key
+from connect.runtime.task.delivery_guarantees import AtLeastOnceDelivery
 from connect.runtime.task.record_conversion import Conversion, ErrorHandler, ErrorSettings, make_chain, make_converters
 from connect.runtime.task.record_delivery import TaskCallbacks, TopicsInUse
 from connect.runtime.task.source_config import TopicCreation

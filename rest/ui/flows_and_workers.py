@@ -1,27 +1,179 @@
-"""Asks the workers of a flow for what only they know, and adds it up: rates, the last hour, batches, Spark.
+"""Finds the flows of a process for the dashboard, asks their workers for what only they know, and adds it up.
 
-Any worker shows the whole flow. A worker that does not answer is named with the reason, and then no sum is shown.
+A Connect worker has one herder, whose connectors may belong to several flows. A dedicated mirror has one herder for
+each flow, and its paths begin with the flow, ``/{source}/{target}``.
+
+Any worker shows the whole flow: rates, the last hour, batches, Spark. A worker that does not answer is named with the
+reason, and then no sum is shown. The last answer to each question is kept, so that one that takes long delays nothing
+else.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 import orjson
 
-from connect.core.errors import RetriableError
-from connect.core.herder_api import FORWARDED_HEADER, ForwardedRequest, NotFound
+from connect.core.errors import HeliographError, RetriableError
+from connect.core.herder_api import FORWARDED_HEADER, ForwardedRequest, HerderApi, NotFound
 from connect.core.model import State
-from connect.kafka.concurrency import together, wall_ms
-from rest.access import Caller, Role
+from connect.kafka.concurrency import Scope, together, wall_ms
 from rest.errors import RestError
 from rest.other_workers import Forwarder
-from rest.ui.answers import KeptAnswers
-from rest.ui.flows import SOURCE, UiFlow
+from rest.settings_and_access import Caller, Role
+
+log = logging.getLogger(__name__)
+
+#: (source, target) to the herder of that flow; a Connect worker has ("", "").
+Herders = Mapping[tuple[str, str], HerderApi]
+
+SOURCE: Final = "source"
+#: Java's classes, without package and ``Connector``, and what each does for its flow.
+_PARTS: Final = {"MirrorSource": SOURCE, "MirrorCheckpoint": "checkpoint", "MirrorHeartbeat": "heartbeat"}
+
+
+@dataclass(frozen=True, slots=True)
+class UiFlow:
+    """A flow as pages see it.
+
+    Args:
+        name: Unique in this process, such as ``us->eu``.
+        prefix: What its REST paths begin with.
+        connectors: Names of its connectors, by what they do: source, checkpoint, heartbeat.
+    """
+
+    name: str
+    source: str
+    target: str
+    prefix: str
+    connectors: Mapping[str, str]
+    herder: HerderApi
+
+    def to_json(self) -> dict[str, Any]:
+        fields = ("name", "source", "target", "prefix", "connectors")
+        return {field: getattr(self, field) for field in fields}
+
+
+async def flows_of(herders: Herders) -> dict[str, UiFlow]:
+    """Return the flows of a process by name, in order. Flows without a MirrorSource are left out, and so are those of
+    workers that are still starting."""
+    found: list[UiFlow] = []
+    for path, herder in list(herders.items()):
+        if herder.is_ready():
+            found += [each async for each in _flows(path, herder)]
+    names = Counter(each.name for each in found)
+    named = {each.name if names[each.name] == 1 else f"{each.name} ({each.connectors[SOURCE]})": each for each in found}
+    return {name: replace(each, name=name) for name, each in sorted(named.items())}
+
+
+async def _flows(path: tuple[str, str], herder: HerderApi) -> AsyncIterator[UiFlow]:
+    prefix = "".join(f"/{quote(each, safe='')}" for each in path if each)
+    sources: list[tuple[tuple[str, str], str]] = []
+    others: dict[tuple[str, str], dict[str, str]] = {}
+    for name in await herder.connectors():
+        try:
+            config = herder.known_connector(name).config
+        except NotFound:  # deleted meanwhile
+            continue
+        part = _PARTS.get(config.get("connector.class", "").rpartition(".")[2].removesuffix("Connector"))
+        ends = (config.get("source.cluster.alias", "source"), config.get("target.cluster.alias", "target"))
+        if part == SOURCE:
+            sources.append((ends, name))
+        elif part is not None:
+            others.setdefault(ends, {})[part] = name
+    for (source, target), name in sources:
+        connectors = {SOURCE: name, **others.get((source, target), {})}
+        yield UiFlow(f"{source}->{target}", source, target, prefix, connectors, herder)
+
+
+#: An answer that was not asked for again is forgotten after this time.
+_KEPT_S: Final = 600.0
+
+Ask = Callable[[], Awaitable[Mapping[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is known of a question.
+
+    Args:
+        data: The last answer; None before the first.
+        problem: Why the last attempt gave none.
+        late_s: How long the attempt under way has taken; None if none is late.
+        age_s: How old ``data`` is.
+    """
+
+    data: Mapping[str, Any] | None
+    problem: str | None
+    late_s: float | None
+    age_s: float
+
+
+@dataclass(slots=True)
+class _Known:
+    data: Mapping[str, Any] | None = None
+    problem: str | None = None
+    asking: asyncio.Task[None] | None = None
+    began_s: float = 0.0
+    found_s: float = 0.0
+    due_s: float = 0.0
+
+
+class KeptAnswers:
+    """The answers of a process, by question. Each is asked for once at a time, and goes on when its caller leaves."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Hashable, _Known] = {}
+        self._scope = Scope("answers for the dashboard")
+
+    async def close(self) -> None:
+        await self._scope.close()
+
+    async def get(
+        self, question: Hashable, ask: Ask, *, within_s: float, fresh_s: float = 0.0, again_s: float = 0.0
+    ) -> Answer:
+        """Return the answer to ``question``, found at most ``fresh_s`` ago, or what is known ``within_s`` after ``ask``
+        began. After an error ``ask`` is not called again for ``again_s``."""
+        clock = asyncio.get_running_loop().time
+        kept = self._kept.get(question)
+        if kept is None:
+            self._forget(clock() - _KEPT_S)
+            kept = self._kept[question] = _Known()
+        if kept.asking is None and clock() >= kept.due_s:
+            kept.began_s = clock()
+            kept.asking = self._scope.spawn(self._ask(kept, ask, fresh_s, again_s), "an answer")
+        if kept.asking is not None and (left_s := kept.began_s + within_s - clock()) > 0:
+            await asyncio.wait({kept.asking}, timeout=left_s)
+        late_s = None if kept.asking is None else clock() - kept.began_s
+        return Answer(kept.data, kept.problem, late_s, clock() - kept.found_s)
+
+    async def _ask(self, kept: _Known, ask: Ask, fresh_s: float, again_s: float) -> None:
+        clock = asyncio.get_running_loop().time
+        try:
+            kept.data, kept.problem, kept.found_s = await ask(), None, clock()
+            kept.due_s = kept.found_s + fresh_s
+        except Exception as error:
+            if not isinstance(error, HeliographError):
+                log.error("a report for the dashboard failed because of a bug", exc_info=error)
+            said = (
+                str(error) if isinstance(error, HeliographError) else f"{type(error).__name__}; see the worker's log."
+            )
+            kept.problem, kept.due_s = said, clock() + again_s
+        finally:
+            kept.asking = None
+
+    def _forget(self, before_s: float) -> None:
+        """Forget what was last asked for before that time, because flows and workers come and go."""
+        for question, kept in list(self._kept.items()):
+            if kept.asking is None and kept.began_s < before_s:
+                del self._kept[question]
+
 
 RATES: Final = "rates"
 #: A worker that has not answered after this time counts as silent, and is asked again later.

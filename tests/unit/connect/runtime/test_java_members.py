@@ -10,7 +10,7 @@ import pytest
 
 from connect.core.errors import RetriableError
 from connect.core.herder.membership import SESSIONED, WorkerMetadata, encode_metadata
-from connect.runtime.herder.java_members import JavaMembers
+from connect.runtime.distributed_worker import JavaMembers
 
 JAVA = ("http://java1/", "http://java2/")
 OURS = encode_metadata(SESSIONED, WorkerMetadata("http://ours/", 7, lease_ms=5000))

@@ -1,4 +1,4 @@
-"""What ``heliograph status`` takes from a worker, and what it prints and shows as a page."""
+"""``heliograph lag``: headline of a flow, and the address of its worker; ``heliograph status``."""
 
 from __future__ import annotations
 
@@ -8,19 +8,63 @@ import socket
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from rich.console import Console
 
-from connect.cli.commands.flow_looks import FlowSeen, facts_of_worker
+from connect.cli.commands.flow_looks import FlowSeen, facts_of_worker, rest_url
 from connect.cli.commands.flow_page import FlowPage, sparkline
+from connect.cli.commands.lag_and_status import run_status, show_lags, show_statuses
 from connect.cli.commands.rest_client import RestClient
-from connect.cli.commands.status import run_status, show_statuses
 from connect.core.errors import ConfigError
-from connectors.flow_facts import FlowFacts, LagFacts, OtherFacts, PartitionFacts, TaskFacts
+from connectors.config.mm2_properties import Flow, load
+from connectors.flow_facts import FlowFacts, LagFacts, OtherFacts, PartitionFacts, TaskFacts, Trend
+from connectors.flow_progress import NOTHING_KNOWN, FlowLag, PartitionLag
 from connectors.formats.types import FlowName, TopicPartition
 from tests.kit.workers import PROGRAMS
+
+FILE = "clusters = us, eu\nus->eu.enabled = true\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "url"),
+    [
+        ("", ""),
+        ("dedicated.mode.enable.public.rest = true", "http://localhost:8083/us/eu"),
+        ("dedicated.mode.enable.public.rest = true\nlisteners = https://:9", "https://localhost:9/us/eu"),
+        ("dedicated.mode.enable.public.rest = true\nlisteners = http://mirror:9", "http://mirror:9/us/eu"),
+    ],
+)
+def test_the_address_is_that_of_the_file(tmp_path: Path, more: str, url: str) -> None:
+    file = tmp_path / "mm2.properties"
+    file.write_text(FILE + more)
+    assert rest_url(Flow(load(file), "us", "eu")) == url
+
+
+NO_LAG = PartitionLag("orders", 0, "us.orders", 5, 5, 0)
+WHY = {"us->eu": "cluster us: no broker answers"}
+
+
+@pytest.mark.parametrize(
+    ("lag", "line"),
+    [
+        (FlowLag(()), "no partition to copy"),
+        (FlowLag((NO_LAG,)), "no lag in 1 partition"),
+        (FlowLag((NO_LAG,), {"orders-1": "no leader"}), "no lag in 1 partition, 1 partition not checked"),
+        (FlowLag((), {"orders-1": "no leader"}), "lag unknown, 1 partition not checked"),
+        (FlowLag(()).lost("us->eu", "no"), "lag unknown"),
+        (FlowLag((NO_LAG,)).lost("us->eu", "no"), "lag unknown in 1 partition"),
+    ],
+)
+def test_it_never_calls_copied_what_it_could_not_look_at(
+    lag: FlowLag, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = FlowFacts(FlowName("us", "eu"), 0, lag=Trend().lag_facts(lag))
+    show_lags([FlowSeen(facts, {**lag.to_json(0), **NOTHING_KNOWN.to_json(0)})])
+    assert capsys.readouterr().out.splitlines()[0] == f"us->eu: {line}"
+
 
 COPIED = LagFacts(partitions=6, records=0, ms=0)
 FACTS = FlowFacts(FlowName("us", "eu"), 0, lag=COPIED, file="mm2.properties")
