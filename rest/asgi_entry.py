@@ -34,17 +34,9 @@ from connect.core.herder_api import (
 )
 from connect.kafka.acceptor import network_of
 from connect.kafka.tracing import record_request
-from rest.authentication import Authenticator, KeysMissing, Unauthenticated
-from rest.bodies import WorkerStatus, json_response
-from rest.errors import RestError, error_response, html_page, response_of, status_of
-from rest.other_workers import join
-from rest.request_handling import CALLER, HERDER, NOTED, SHARE, BodyBudget, BodyShare, read_body
-from rest.routes import health_of, metrics_response
-from rest.settings_and_access import (
+from rest.access import (
     Caller,
     ForwardedCallers,
-    Metrics,
-    RestSettings,
     Role,
     below_flow,
     changes_something,
@@ -53,6 +45,13 @@ from rest.settings_and_access import (
     needed_role,
     route_of,
 )
+from rest.authentication import Authenticator, KeysMissing, Unauthenticated
+from rest.bodies import WorkerStatus, json_response
+from rest.errors import RestError, error_response, html_page, response_of, status_of
+from rest.other_workers import join
+from rest.request_handling import CALLER, HERDER, NOTED, SHARE, BodyBudget, BodyShare, read_body
+from rest.rest_config import Metrics, RestSettings
+from rest.routes import health_of, metrics_response
 from rest.ui.router import ROOT, Dashboard
 
 _DEFAULT_METHODS: Final = ("HEAD", "POST", "GET")

@@ -31,7 +31,8 @@ from connect.core.config.properties import load_properties
 from connect.core.config.rest_settings import ADMIN_HTTPS_PREFIX, HTTPS_PREFIX, JWKS_URL, LOGIN_CONFIG, is_loopback
 from connect.core.config.security_settings import JaasError, parse_jaas
 from connect.core.errors import ConfigError, HeliographError
-from rest.settings_and_access import ANYONE, Caller, JwtSettings, RestAccess, RestSettings, RestTls, Roles
+from rest.access import ANYONE, Caller, Roles
+from rest.rest_config import JwtSettings, RestAccess, RestSettings, RestTls
 
 log = logging.getLogger(__name__)
 

@@ -24,9 +24,10 @@ from connect.core.config.security_settings import changed_keys
 from connect.core.herder_api import FORWARDED_HEADER, Config, ElsewhereError, ForwardedRequest, HerderApi, NotFound
 from connect.core.model import ConnectorInfo
 from rest import bodies
+from rest.access import ANYONE, Caller, Role
 from rest.errors import JSON, TOO_LARGE, BodyRefused, RestError, TimedOut, not_acceptable, unsupported_media_type
 from rest.other_workers import Forwarder, join
-from rest.settings_and_access import ANYONE, Caller, RestSettings, Role
+from rest.rest_config import RestSettings
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ T = TypeVar("T")
 
 #: The key of an ASGI scope that holds the herder of a request.
 HERDER: Final = "heliograph.herder"
-#: The key of an ASGI scope that holds the :class:`rest.settings_and_access.Caller`.
+#: The key of an ASGI scope that holds the :class:`rest.access.Caller`.
 CALLER: Final = "heliograph.caller"
 #: The key of an ASGI scope that holds what the endpoint notes for the audit: fields of an
 #: :class:`connect.core.audit.AuditEntry`.

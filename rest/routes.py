@@ -48,7 +48,7 @@ from rest.request_handling import (
     json_answered,
     json_asked,
 )
-from rest.settings_and_access import Metrics, RestSettings
+from rest.rest_config import Metrics, RestSettings
 
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -41,7 +41,7 @@ from rest.request_handling import (
     WORKERS_TIMEOUT_S,
     BodyBudget,
 )
-from rest.settings_and_access import Metrics, RestSettings, RestTls
+from rest.rest_config import Metrics, RestSettings, RestTls
 from rest.ui.router import Dashboard
 
 HEALTH_TIMEOUT_S: Final = 10.0

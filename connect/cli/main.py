@@ -225,7 +225,7 @@ def plan(
 
     Exit codes: 0 nothing to change, with --drift no differences; 2 there are some; 1 an error or an incomplete
     check."""
-    from connect.cli.commands.plan_and_takeover import run_drift, run_plan
+    from connect.cli.commands.plan import run_drift, run_plan
 
     if ignore and not drift:
         raise ConfigError("--ignore needs --drift", "--ignore")
@@ -265,9 +265,9 @@ def takeover(
     It may follow MirrorMaker 2, Java's or Heliograph's, or a MirrorMaker 1 group.
 
     Exit codes: 0 it can start, 2 a start is blocked, 1 an error or an incomplete check."""
-    from connect.cli.commands.plan_and_takeover import run_takeover
+    from connect.cli.commands.takeover import run_check
 
-    options.finish(partial(run_takeover, file, flow=flow, as_json=as_json, everything=everything))
+    options.finish(partial(run_check, file, flow=flow, as_json=as_json, everything=everything))
 
 
 app.command(short_help="Compare what a flow has copied with its source.")(verify)

@@ -24,9 +24,9 @@ from connect.core.errors import HeliographError, RetriableError
 from connect.core.herder_api import FORWARDED_HEADER, ForwardedRequest, HerderApi, NotFound
 from connect.core.model import State
 from connect.kafka.concurrency import Scope, together, wall_ms
+from rest.access import Caller, Role
 from rest.errors import RestError
 from rest.other_workers import Forwarder
-from rest.settings_and_access import Caller, Role
 
 log = logging.getLogger(__name__)
 

@@ -22,11 +22,11 @@ from starlette.types import Receive, Scope, Send
 from connect.core.errors import HeliographError
 from connect.core.herder_api import NotFound, RequestRefused
 from connect.kafka.concurrency import wall_ms
+from rest.access import Caller
 from rest.bodies import json_response
 from rest.errors import RestError
 from rest.other_workers import Forwarder
 from rest.request_handling import CALLER
-from rest.settings_and_access import Caller
 from rest.ui.flows_and_workers import SOURCE, FlowWorkers, Herders, KeptAnswers, UiFlow, details_together, flows_of
 from rest.ui.snapshots import LiveFeed, Snapshots
 

@@ -12,7 +12,7 @@ import pytest
 from kafka import KafkaAdminClient
 
 from connect.cli.check.check_file import run_check
-from connect.cli.commands.plan_and_takeover import run_plan
+from connect.cli.commands.plan import run_plan
 from connect.core.model import FACTOR_KEYS
 from tests.kit.brokers import KafkaCluster
 from tests.kit.rules import Guarded

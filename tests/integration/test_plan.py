@@ -13,7 +13,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from connect.api.source import SourceConnectorContext
-from connect.cli.commands.plan_and_takeover import run_drift, run_plan, run_takeover
+from connect.cli.commands.plan import run_drift, run_plan
+from connect.cli.commands.takeover import run_check
 from connect.core import status_and_offset_topics
 from connect.core.errors import ConfigError
 from connect.core.model import NewTopic
@@ -216,7 +217,7 @@ def test_what_a_start_would_continue_is_told_of_a_java_offset_of_a_group_and_of_
             await mirror_maker_1.stop()
 
     def checked() -> tuple[int]:
-        return (run_takeover(file, flow=None, as_json=True, everything=True, watch_s=0.1),)
+        return (run_check(file, flow=None, as_json=True, everything=True, watch_s=0.1),)
 
     asyncio.run(predecessors())
     assert checked() == (2,)

@@ -23,8 +23,8 @@ from connectors.verification.report import (
     RangeReason,
     UndecidedReason,
 )
+from rest.rest_config import RestSettings
 from rest.server import RestServer
-from rest.settings_and_access import RestSettings
 from tests.kit.rest_herder import DictHerder
 from tests.ui.stage import LAPTOP, PHONE
 

@@ -20,8 +20,8 @@ from connectors.flow_progress import furthest
 from connectors.flow_verdict import judge
 from connectors.formats.types import FlowName
 from connectors.source.mirror_reports import RATES, SEARCH, Asked, details, overview, rates_report, rows_of, search
+from rest.rest_config import RestSettings
 from rest.server import RestServer
-from rest.settings_and_access import RestSettings
 from tests.kit.rest_herder import DictHerder
 from tests.ui.stage import LAPTOP
 from tests.unit.connectors.source.test_mirror_reports import PARTITIONS, ten_thousand

@@ -53,7 +53,7 @@ from connectors.control_link.server import LinkSettings
 from connectors.plugins import mirror_plugins
 from connectors.source.worker_context import MirrorHost, SharedSpark
 from rest.authentication import open_access
-from rest.settings_and_access import RestSettings
+from rest.rest_config import RestSettings
 
 _SAMPLE: Final = "orders"
 

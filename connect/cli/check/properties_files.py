@@ -22,7 +22,7 @@ from connect.cli.check.connector_config import (
     validated,
 )
 from connect.cli.check.findings import CheckFinding, CheckOutcome, CheckReport, Level, list_with, of_error, placed
-from connect.cli.commands.plan_and_takeover import internal_topics
+from connect.cli.commands.plan import internal_topics
 from connect.cli.daemons.flow_worker import plugin_key_notices, worker_config
 from connect.cli.daemons.mirror_process import link_settings
 from connect.core.config.client_settings import BOOTSTRAP_SERVERS
@@ -41,7 +41,7 @@ from connectors.config.connector_configs import checkpoint_settings
 from connectors.config.mm2_properties import Connector, Flow, MirrorMakerConfig, mirrored
 from connectors.mirror_maker_1.config import MirrorSettings, Options, mirror_settings
 from connectors.mirror_maker_1.topics import takes
-from rest.settings_and_access import RestSettings
+from rest.rest_config import RestSettings
 
 
 async def check_mirror(props: Properties, report: CheckReport, *, offline: bool) -> CheckReport:

@@ -43,8 +43,8 @@ from connectors.source.lag_watch import LagWatch
 from connectors.source.worker_context import MirrorHost, SharedSpark
 from connectors.source.worker_metrics import mirror_metrics, verification_metrics
 from rest.other_workers import InternalClient
+from rest.rest_config import RestSettings, RestTls
 from rest.server import Part, RestServer
-from rest.settings_and_access import RestSettings, RestTls
 
 #: Gives the current workers of the process, each with the host of its mirrors.
 Workers = Callable[[], Sequence[tuple[DistributedWorker, MirrorHost]]]

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from connect.cli.commands.plan_and_takeover import run_drift, run_plan
+from connect.cli.commands.plan import run_drift, run_plan
 from connect.embedded.brokers import KafkaCluster
 from connectors.client import (
     OffsetAndMetadata,

@@ -28,20 +28,19 @@ from connect.core.config.security_settings import hidden
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError
 from connect.core.herder_api import BadRequest, Forbidden, ForwardedRequest, NotLeader, NotReady
-from rest.authentication import Authenticator, PasswordFile, file_of_login_config
-from rest.server import RestServer
-from rest.settings_and_access import (
+from rest.access import (
     FORWARDED_WITHIN_S,
     Caller,
     ForwardedCallers,
-    RestSettings,
-    RestTls,
     Role,
     below_flow,
     is_allowed_host,
     is_own_origin,
     needed_role,
 )
+from rest.authentication import Authenticator, PasswordFile, file_of_login_config
+from rest.rest_config import RestSettings, RestTls
+from rest.server import RestServer
 from tests.kit.certificates import Party, make_party
 from tests.kit.raw_http import Raw, ask
 from tests.kit.rest_herder import DictHerder

@@ -10,7 +10,7 @@ import pytest
 
 from connect.core.errors import HeliographError
 from rest import server
-from rest.settings_and_access import RestSettings
+from rest.rest_config import RestSettings
 from tests.kit.raw_http import Raw, ask, connected, exchange, read_answer
 from tests.kit.rest_herder import DictHerder
 

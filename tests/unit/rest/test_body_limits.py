@@ -20,8 +20,8 @@ from connect.core.herder_api import Forbidden
 from connect.core.jackson import MAX_ELEMENTS
 from rest import bodies
 from rest.request_handling import BodyBudget
+from rest.rest_config import RestSettings
 from rest.server import RestServer
-from rest.settings_and_access import RestSettings
 from tests.kit.large_bodies import ENDPOINTS, MIB, OBJECTS, send
 from tests.kit.raw_http import ask
 from tests.kit.rest_herder import DictHerder

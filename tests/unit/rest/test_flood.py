@@ -15,8 +15,8 @@ from connect.kafka.acceptor import ConnectionLimits, Held, network_of
 from connect.kafka.threads import LeaseThread
 from connectors.control_link.protocol import LINK_VERSION, Link, LinkClosed
 from connectors.control_link.server import LinkServer, LinkSettings
+from rest.rest_config import RestSettings
 from rest.server import RestServer
-from rest.settings_and_access import RestSettings
 from tests.kit.raw_http import ask
 from tests.kit.rest_herder import DictHerder
 from tests.unit.rest.conftest import ANYWHERE

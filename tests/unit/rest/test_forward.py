@@ -28,8 +28,8 @@ from connect.core.herder_api import (
 )
 from rest.errors import RestError
 from rest.other_workers import Forwarder, InternalClient, Unreachable
+from rest.rest_config import RestSettings
 from rest.server import RestServer
-from rest.settings_and_access import RestSettings
 from tests.kit.raw_http import Raw, ask
 from tests.kit.rest_herder import DictHerder
 from tests.unit.rest.conftest import ANYWHERE

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from rest.rest_config import RestSettings
 from rest.server import RestServer
-from rest.settings_and_access import RestSettings
 from tests.kit.large_bodies import ENDPOINTS
 from tests.kit.raw_http import Raw, ask
 from tests.kit.rest_herder import DictHerder

@@ -10,7 +10,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from connect.core.config.rest_settings import REST
 from connect.core.errors import ConfigError
 from rest.asgi_entry import AnswerHeaders
-from rest.settings_and_access import RestSettings
+from rest.rest_config import RestSettings
 
 NOW_S = 1_700_000_000.0
 

@@ -15,8 +15,8 @@ import pytest
 
 from connect.core.config.rest_settings import REST, RestListener
 from connect.core.errors import ConfigError
+from rest.rest_config import RestSettings, RestTls
 from rest.server import BoundedProtocol, CannotListen, RestServer
-from rest.settings_and_access import RestSettings, RestTls
 from tests.kit.certificates import make_party
 from tests.kit.members import until
 from tests.kit.raw_http import ask, connected, read_answer

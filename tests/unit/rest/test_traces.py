@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from connect.kafka.tracing import TracedSteps, configure_tracing, trace_with
-from rest.settings_and_access import route_of
+from rest.access import route_of
 from tests.kit.raw_http import ask
 from tests.kit.rest_herder import DictHerder
 

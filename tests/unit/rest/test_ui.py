@@ -14,8 +14,8 @@ import pytest_asyncio
 from connect.core.herder_api import NotFound
 from connect.kafka.concurrency import until
 from rest.asgi_entry import Flows
+from rest.rest_config import RestSettings
 from rest.server import RestServer
-from rest.settings_and_access import RestSettings
 from rest.ui.snapshots import LiveFeed
 from tests.kit.rest_herder import DictHerder
 from tests.unit.rest.conftest import ANYWHERE

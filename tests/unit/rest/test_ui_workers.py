@@ -14,8 +14,8 @@ import pytest
 from connect.core.config.rest_settings import REST
 from connect.core.model import ConnectorStateInfo, State, Status
 from connect.kafka.concurrency import wall_ms
+from rest.rest_config import RestSettings
 from rest.server import RestServer
-from rest.settings_and_access import RestSettings
 from rest.ui import flows_and_workers, snapshots
 from rest.ui.flows_and_workers import KeptAnswers, details_together
 from tests.kit.rest_herder import DictHerder

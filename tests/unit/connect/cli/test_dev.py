@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from connect.cli.commands.plan_and_takeover import internal_topics
+from connect.cli.commands.plan import internal_topics
 from connect.cli.dev import dev, properties
 from connect.core.errors import ConfigError
 from connect.embedded import cluster_config

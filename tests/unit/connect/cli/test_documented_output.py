@@ -16,7 +16,7 @@ from connect.cli.check.findings import CheckFinding, CheckOutcome, CheckReport, 
 from connect.cli.commands import failover_view
 from connect.cli.commands.flow_looks import FlowSeen
 from connect.cli.commands.lag_and_status import show_statuses
-from connect.cli.commands.plan_and_takeover import drift_as_json, plan_as_json
+from connect.cli.commands.plan import drift_as_json, plan_as_json
 from connect.cli.console import JsonFormatter
 from connect.cli.tables import show_connectors
 from connect.core.audit import EVENT, SUBJECT, AuditEntry

@@ -18,8 +18,8 @@ from connect.core.config.rest_settings import RestListener
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.herder_api import BadRequest, NotFound, SourceOffset
 from connect.core.model import RestartRequest, TargetState, TaskId
+from rest.rest_config import RestSettings
 from rest.server import RestServer
-from rest.settings_and_access import RestSettings
 from tests.kit.rest_herder import DictHerder
 
 

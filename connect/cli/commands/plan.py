@@ -1,9 +1,7 @@
-"""Commands that compare a file with its clusters and change nothing.
+"""``heliograph plan``, with ``--drift`` or without, which compares a file with its clusters and changes nothing.
 
-* ``heliograph plan`` shows what a run of the file would change.
-* ``heliograph plan --drift`` shows the differences between what the flows of the file would set and what the clusters
-  have.
-* ``heliograph takeover`` shows where a start of the mirror would continue, and what blocks it.
+* ``plan`` shows what a run of the file would change.
+* ``plan --drift`` shows the differences between what the file's flows would set and what the clusters have.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from connect.cli.console import FORMAT, exit_code
 from connect.cli.daemons.flow_worker import worker_config
-from connect.cli.tables import ERROR, change_table, listed, show, show_flow, show_json, show_remarks, table
+from connect.cli.tables import change_table, listed, show_flow, show_json
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.model import NewTopic
 from connect.core.wording import counted, too_few_brokers
@@ -40,7 +38,6 @@ from connectors.inspection.flow_plan import (
     look_at_flow,
     plan_internal,
 )
-from connectors.inspection.takeover_check import WATCH_S, PartitionStart, TakeoverCheck, check_takeover, stop_order
 from connectors.source.offset_sync_writer import topic_of_syncs
 from connectors.source.plugin import access_of
 from connectors.source.positions.partition_pairs import Clusters
@@ -49,17 +46,6 @@ from connectors.topic_sync.cluster_changes import CreateTopic
 
 _COLUMNS: Final = ("cluster", "what", "how")
 _HEARTBEATS_ONLY: Final = "mirrors nothing and only writes heartbeats"
-_TAKEOVER_COLUMNS: Final = ("partition", "starts at", "by", "log", "to copy", "lost", "remote end")
-_SHORT_NAME: Final = 30
-_BECAUSE: Final = {
-    "position": "stored position",
-    "stored-offset": "stored offset",
-    "group": "initial.offsets.group",
-    "earliest": "nothing stored: log start",
-    "latest": "nothing stored: log end",
-    "restart": "on.topic.recreated",
-    "offset-map": "offset map",
-}
 
 
 def plan_as_json(plans: Sequence[FlowPlan]) -> dict[str, Any]:
@@ -329,90 +315,3 @@ async def _drift_with_groups(flow: Flow, drift: FlowDrift) -> FlowDrift:
         for one in groups.left
     )
     return replace(drift, left=(*drift.left, *left), unknown=(*drift.unknown, *groups.unknown))
-
-
-def run_takeover(file: Path, *, flow: str | None, as_json: bool, everything: bool, watch_s: float = WATCH_S) -> int:
-    """Print the checks and return the exit code: 0 a start is fine, 2 it is blocked, 1 for an incomplete check.
-
-    Raises ConfigError if the file is wrong."""
-    checks = asyncio.run(_takeovers(chosen_flows(file, flow), watch_s))
-    if as_json:
-        show_json({"format": FORMAT, "flows": [takeover_as_json(one) for one in checks]})
-    else:
-        for one in checks:
-            show_takeover(one, everything=everything)
-    return exit_code(unknown=any(one.unknown for one in checks), found=any(one.obstacles for one in checks))
-
-
-async def _takeovers(flows: Sequence[Flow], watch_s: float) -> list[TakeoverCheck]:
-    return list(await asyncio.gather(*(_takeover(flow, watch_s) for flow in flows)))
-
-
-async def _takeover(flow: Flow, watch_s: float) -> TakeoverCheck:
-    settings, clients, group_id = flow.settings(), flow.clients(), worker_config(flow).group_id
-    try:
-        async with looked_at_parts(clients, flow.source, flow.target) as parts:
-            return await check_takeover(settings, parts, group_id, watch_s)
-    except HeliographError as error:
-        return TakeoverCheck(str(flow), unknown=(str(error),))
-
-
-def takeover_as_json(checked: TakeoverCheck) -> dict[str, Any]:
-    return {
-        "flow": checked.flow,
-        "running": checked.is_running,
-        "obstacles": checked.obstacles,
-        "notes": checked.notes,
-        "partitions": [
-            {**asdict(one), "stops": one.stops, "lag": one.lag, "lost": one.lost, "beyond": one.beyond}
-            for one in checked.partitions
-        ],
-        "groups": [
-            {"role": one.role, "cluster": one.cluster, "group": one.group, **asdict(one.state)}
-            for one in checked.groups
-        ],
-        "moving": list(checked.moving),
-        "transactional_ids": [asdict(one) for one in checked.transactional_ids],
-        "steps": list(stop_order(checked)),
-        "unknown": list(checked.unknown),
-    }
-
-
-def show_takeover(checked: TakeoverCheck, *, everything: bool) -> None:
-    # What needs attention first.
-    ordered = sorted(
-        checked.partitions,
-        key=lambda one: (not one.stops, not one.met, -one.lost, -one.beyond, -one.lag, one.topic, one.partition),
-    )
-    behind = sum(one.lag for one in ordered)
-    partitions, records = counted(len(ordered), "partition"), counted(behind, "record")
-    if ordered or not checked.unknown:
-        show(f"{checked.flow}: {partitions}, {records} to copy from where a run would start")
-    else:
-        show(f"{checked.flow}: not everything could be checked")
-    rows = [tuple(row) for row in listed(ordered, _takeover_cells, everything=everything)]
-    # A short name is not broken, because the other columns have spaces to break at.
-    whole = _TAKEOVER_COLUMNS[:1] if max((len(str(row[0])) for row in rows), default=0) <= _SHORT_NAME else ()
-    show(table(_TAKEOVER_COLUMNS, rows, whole=whole, right=("starts at", *_TAKEOVER_COLUMNS[4:])))
-    for group in checked.groups:
-        members = ", ".join(group.state.members) or "no members"
-        show(f"  group {group.group} on cluster {group.cluster}: {group.state.state}, {members}")
-    for one in checked.transactional_ids:
-        show(f"  would be fenced: transactional id {one.name} ({one.state})")
-    for obstacle in checked.obstacles:
-        show(f"  blocked: {obstacle}", ERROR)
-    show_remarks(checked.notes, checked.unknown)
-    for number, step in enumerate(stop_order(checked), 1):
-        show(f"  {number}. {step}")
-
-
-def _takeover_cells(one: PartitionStart) -> tuple[str, ...]:
-    return (
-        f"{one.topic}-{one.partition}",
-        "" if one.stops else str(one.begins_at),
-        next((f"stops: {met.state}" for met in one.met if met.stops), _BECAUSE[one.because]),
-        f"{one.log_start} to {one.end}",
-        str(one.lag),
-        str(one.lost) if one.lost else "",
-        str(one.target_end) if one.target_end >= 0 else "does not exist",
-    )
