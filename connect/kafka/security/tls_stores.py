@@ -7,6 +7,7 @@ executors on other machines need no files. PEM, PKCS#12 and JKS stores become PE
 from __future__ import annotations
 
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -30,6 +31,8 @@ from connect.core.errors import ConfigError
 from connect.kafka.security import jks_store
 from connect.kafka.security.renewal import watch
 from connect.kafka.security.tls import VERSIONS, TlsSettings
+
+log = logging.getLogger(__name__)
 
 _CERTIFICATE: Final = re.compile(r"-----BEGIN (CERTIFICATE)-----([^-]+)-----END \1-----")
 _PRIVATE_KEY: Final = re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----(.+?)-----END \1-----", re.DOTALL)
@@ -119,7 +122,8 @@ def open_stores(properties: Mapping[str, str]) -> None:
                 timeout=_PROCESS_TIMEOUT_S,
                 check=True,
             ).stdout
-        except (OSError, subprocess.SubprocessError):
+        except (OSError, subprocess.SubprocessError) as error:
+            log.warning("key and trust stores are opened in this process, because another one failed: %s", error)
             return
         for one, found in zip(missing, json.loads(answer), strict=True):
             _keep(one, found if isinstance(found, str) else KeyChain(*found))

@@ -169,7 +169,7 @@ def test_a_store_is_opened_once_for_all_clients(tmp_path: Path, monkeypatch: pyt
 
 
 async def test_several_clients_that_start_have_their_stores_opened_once_and_off_the_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In another process, because OpenSSL does not let other threads run meanwhile."""
     client = parties()["client"]
@@ -198,7 +198,7 @@ async def test_several_clients_that_start_have_their_stores_opened_once_and_off_
     monkeypatch.setattr("connect.kafka.security.jks_store.read_jks", load)
     prefixed = {f"source.cluster.{key}": value for key, value in given.items()}
     await asyncio.gather(open_stores(given), open_stores(prefixed), open_stores({**given, **prefixed}))
-    assert len(began) == 1
+    assert len(began) == 1, caplog.text
     assert connection_settings({**bootstrap, **key_store}, client_id="", where="cluster us") == expected
     with pytest.raises(ConfigError, match=r"truststore\.location .* does not open with the password given"):
         connection_settings({**bootstrap, **given}, client_id="", where="cluster us")
