@@ -373,12 +373,7 @@ def _arguments() -> argparse.Namespace:
     add("--older", nargs="+", type=Path, default=[], metavar="CLONE", help="clones of other versions, as contenders")
     add("--rounds", type=int, default=3, help="rounds (3; latency has one)")
     add("--seconds", type=float, help="how long is measured (30; latency 63)")
-    add(
-        "--ramp",
-        type=float,
-        metavar="SECONDS",
-        help="how long is not, behind the first record (6; next to busy loops 30)",
-    )
+    add("--ramp", type=float, metavar="SECONDS", help="how long is not, behind the first record (6; latency 20)")
     add("--scale", type=float, help="share of the records (as many as --seconds and --ramp need)")
     add("--no-ceiling", dest="ceiling", action="store_false", help="only contenders")
     add("--json", type=Path, default=page.RESULTS, metavar="FILE", help="keep results here, and make no page")

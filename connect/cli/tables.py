@@ -13,7 +13,7 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from connect.core.wording import reason_of
+from connect.core.wording import printable, reason_of
 
 #: The style of what needs attention.
 ERROR: Final = "bold red"
@@ -150,8 +150,3 @@ def _state(state: str) -> Text:
 
 def text(value: str, style: str = "") -> Text:
     return Text(printable(value), style=style)
-
-
-def printable(text: str) -> str:
-    """Replace control characters, because names and traces may hold terminal commands."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)

@@ -1,4 +1,4 @@
-"""Words of messages: counts, times, lists of names cut short; and the times that users write."""
+"""Words of messages: counts, times, lists of names cut short, text for a terminal; and the times that users write."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ _TRACE_CHARACTERS: Final = 200
 def counted(count: int, noun: str) -> str:
     """Format a count: ``1 partition``, ``1,200 partitions``."""
     return f"{count} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def printable(text: str) -> str:
+    """Replace control characters, because names, traces and contents of records may hold terminal commands."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def too_few_brokers(brokers: int, factor: int, topics: Iterable[object]) -> str:

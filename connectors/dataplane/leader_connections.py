@@ -146,8 +146,8 @@ class Turns:
             return
         took_s = now_s - sent_s
         cost_s = took_s / under_way
-        self.request_s = self.request_s + _WEIGHT * (cost_s - self.request_s) if self.request_s else cost_s
-        self.answer_s = self.answer_s + _WEIGHT * (took_s - self.answer_s) if self.answer_s else took_s
+        self.request_s = _mean(self.request_s, cost_s)
+        self.answer_s = _mean(self.answer_s, took_s)
         self._look_at_trip(took_s, now_s, under_way)
         self._took_s.append(took_s)
         self._under_way += under_way
@@ -179,3 +179,8 @@ class Turns:
         self._took_s.clear()
         self._under_way = self._most_under_way = 0
         self._round_since_s = now_s
+
+
+def _mean(of_recent: float, sample: float) -> float:
+    """Return the mean with a new sample; 0 is none yet."""
+    return of_recent + _WEIGHT * (sample - of_recent) if of_recent else sample

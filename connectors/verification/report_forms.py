@@ -19,7 +19,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from connect.core.errors import PermanentError
-from connect.core.wording import bytes_text, counted, in_utc
+from connect.core.wording import bytes_text, counted, in_utc, printable
 from connectors.verification.report import (
     Difference,
     ExplainedRange,
@@ -126,11 +126,6 @@ def _digest(document: Mapping[str, Any]) -> str:
 def to_text(result: VerificationResult, sha256: str) -> str:
     """Return the report, differences and explained ranges first; it ends with a line break."""
     return "\n".join(map(printable, _lines(result, sha256))) + "\n"
-
-
-def printable(line: str) -> str:
-    """Replace control characters, because contents of records may hold terminal commands."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
 
 
 def _lines(result: VerificationResult, sha256: str) -> Iterator[str]:

@@ -21,9 +21,10 @@ from connect.cli.check.findings import (
 from connect.cli.check.properties_files import check_client, check_mirror, check_worker_file
 from connect.cli.check.strimzi import check_strimzi
 from connect.cli.console import exit_code
-from connect.cli.tables import ERROR, printable, show, show_json, table, text
+from connect.cli.tables import ERROR, show, show_json, table, text
 from connect.core.config.properties import MAX_FILE_BYTES, load_properties
 from connect.core.errors import ConfigError
+from connect.core.wording import printable
 
 _STYLES: Final = {Level.ERROR: ERROR, Level.UNKNOWN: ERROR, Level.WARNING: "yellow", Level.NOTE: ""}
 _WORDS: Final = {

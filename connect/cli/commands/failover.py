@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from connect.cli.console import EXIT_OK
-from connect.cli.tables import printable, show_json
+from connect.cli.tables import show_json
 from connect.core.errors import ConfigError
-from connect.core.wording import counted, named, parsed_time_ms
+from connect.core.wording import counted, named, parsed_time_ms, printable
 
 if TYPE_CHECKING:
     from connect.cli.commands.rest_client import RestControl

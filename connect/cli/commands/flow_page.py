@@ -19,9 +19,9 @@ from rich.text import Text
 
 from connect.cli.commands.flow_looks import FlowSeen, Looks
 from connect.cli.console import EXIT_OK, stop_signals
-from connect.cli.tables import ERROR, printable, table, text
+from connect.cli.tables import ERROR, table, text
 from connect.core.errors import ConfigError, HeliographError
-from connect.core.wording import age_text, counted
+from connect.core.wording import age_text, counted, printable
 from connect.kafka.concurrency import Scope, is_set_within, unless
 from connectors.flow_verdict import Urgency
 

@@ -19,10 +19,10 @@ from rich.text import Text
 
 from connect.cli.commands.flow_looks import readers_of
 from connect.cli.console import EXIT_ERROR, EXIT_OK, exit_code, stop_signals
-from connect.cli.tables import console, printable, show, show_json, table
+from connect.cli.tables import console, show, show_json, table
 from connect.core.config.properties import ClientProperties, load_properties
 from connect.core.errors import ConfigError
-from connect.core.wording import counted
+from connect.core.wording import counted, printable
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import is_set_within, unless
 from connect.kafka.log.committed_offsets import Committed, Partition, committed, owners

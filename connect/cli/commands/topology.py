@@ -15,8 +15,9 @@ from rich.tree import Tree
 
 from connect.api.policy import ReplicationPolicy
 from connect.cli.console import FORMAT, exit_code
-from connect.cli.tables import ERROR, console, printable, show, show_json, table, text
+from connect.cli.tables import ERROR, console, show, show_json, table, text
 from connect.core.errors import ConfigError, HeliographError
+from connect.core.wording import printable
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import wall_ms
 from connect.kafka.security.connection_settings import connection_settings

@@ -18,12 +18,13 @@ import javaproperties
 from connect.cli.console import EXIT_NOT_STARTED, EXIT_OK, describe, imported, stop_signals
 from connect.cli.daemons.connect_distributed import EXIT_WITHIN_S
 from connect.cli.daemons.connect_mirror_maker import START_DELAYS_S, NotStarted, log_summaries
-from connect.cli.tables import printable, show_json
+from connect.cli.tables import show_json
 from connect.core.config.properties import MAX_FILE_BYTES
 from connect.core.config.security_settings import HIDDEN, is_secret
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
 from connect.core.model import TargetState
+from connect.core.wording import printable
 from connect.kafka.concurrency import Pauses, Scope, is_set_within, unless, wall_ms
 from connect.kafka.tracing import configure_tracing
 from connectors.config.client_config import flow_clients, located_client
