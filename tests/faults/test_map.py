@@ -1,8 +1,4 @@
-"""The offset map by brute force after kills of worker and slice, under load, with all that makes offsets differ.
-
-Transactions with aborts, fences' markers, exactly-once's own, a target that its cleaner thinned, sources and targets
-cut by retention.
-"""
+"""The offset map by brute force after kills under load, with aborts, markers, a cleaner, and retention."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Topics that are deleted, made anew or cut at their beginning, under the running copy and while it is down.
-
-One mirror copies them all; what is not the topic any more that it was stops its partition with a sentence that names
-it, again after every start, and the others go on. Nothing is copied over in silence.
-"""
+"""Topics deleted, recreated or cut under the copy or while it is down stop their partition by name; others go on."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Three brokers, two of them in sync at least: killed, starved of replicas, led by others, cut by an unclean election.
-
-One cluster of three is the target of one flow and the source of another, and one mirror copies both ways under load. A
-fault is made, ended, and both logs are compared; what cannot be exact any more stops its partition, and says so.
-"""
+"""Three brokers, two in sync at least: killed, starved, led by others, cut by an unclean election; copied both ways."""
 
 from __future__ import annotations
 
@@ -82,8 +78,7 @@ class World:
         assert (report.partitions, report.records, report.difference) == (1, records, None)
 
     def copy_both_ways(self, first: int) -> None:
-        """50 records, numbered from ``first``, in the topics that are to lose some; returns once they are copied, and
-        that is stored: of what was not, a start would find out by itself where it stands."""
+        """50 records from number ``first``, in the topics that are to lose some, until copied and stored."""
         solo, end = Broker(self.solo, 0), first + 50
         solo.produce("replicated-cut", first, 50)
         self.broker(FIRST).produce(TORN, first, 50)
@@ -97,8 +92,7 @@ class World:
         self.mirror.await_line(start, parts, DEADLINE_S)
 
     def await_starved(self, start: int) -> None:
-        """What it is that waits depends on the moment: a batch that is refused, one that was appended and stays above
-        the high watermark, or a whole take-over where the worker missed heartbeats as the group's broker went."""
+        """What waits: a refused batch, one above the high watermark, or a take-over after missed heartbeats."""
 
         def is_reported() -> bool:
             return any(" WARNING " in line and "replicated-starved-0" in line for line in self.mirror.log_lines(start))
@@ -111,7 +105,6 @@ class World:
         )
 
     def await_leader(self, topic: str, node_id: int) -> None:
-        """-1 for none."""
         wait_until(lambda: self._replicas(topic).leader == node_id, DEADLINE_S, f"{node_id} leads {topic}-0", POLL_S)
 
     def elect(self, topic: str, node_id: int, *, unclean: bool = False) -> None:
@@ -238,8 +231,7 @@ def test_leaders_that_move_at_either_side_cost_nothing(world: World) -> None:
 
 @pytest.mark.long
 def test_what_an_unclean_election_cuts_off_is_copied_again_or_stops_its_partition(world: World) -> None:
-    """A target that loses what it had acknowledged, and a source that loses what was copied, at the same time: the one
-    gets it again, the other stops, named."""
+    """At the same time: what the target loses is copied again, what the source loses stops its partition."""
     mirror, solo = world.mirror, Broker(world.solo, 0)
     for topic in (CUT, TORN):
         world.await_in_sync(topic, FIRST, SECOND)

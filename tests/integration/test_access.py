@@ -1,7 +1,4 @@
-"""Access rules between two clusters with an authorizer each, looked at with a stock client.
-
-The connector runs as a worker runs it; its tasks, and Spark, are not needed.
-"""
+"""Access rules between two clusters with an authorizer each; the connector runs as in a worker, without its tasks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The alerts fire in the states that they are for, and every query of dashboards and rules finds data: a real
-Prometheus reads a mirror between two brokers of its own, which is frozen, killed and given bad records."""
+"""The alerts fire when they should, and every query of dashboards and rules finds data in a real Prometheus."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A mirror whose source stands still, whose connector is stopped, that has nothing to mirror, or whose internal topics
-hold records that cannot be read says so. The tests share one mirror between two brokers of their own."""
+"""A mirror that stands still, has nothing to mirror or cannot read internal records says so; one for all tests."""
 
 from __future__ import annotations
 
@@ -264,15 +263,12 @@ def _target_stands_still(stuck: KafkaCluster, seen: _Seen) -> None:
 
 
 class _Seen(Seen):
-    """What the mirror between these brokers shows."""
-
     def __init__(self, mirror: Mirror, url: str, source: Broker, target: Broker) -> None:
         super().__init__(mirror, url, "still")
         self.from_broker, self.to_broker = source, target
         self._written = 0
 
     def write(self, count: int) -> None:
-        """Write numbers at the source."""
         self.from_broker.produce(_TOPIC, self._written, count)
         self._written += count
 

@@ -33,10 +33,7 @@ def command(name: str, copied: Copied, target: str) -> list[str]:
 
 
 async def end_though_killed(arguments: Sequence[str]) -> list[str]:
-    """Killed at its first act, then at its second, and so on; the acts that it got to.
-
-    What a run before has done is not done again, so that acts move up and one may be passed over.
-    """
+    """Kill it at its first act, its second, and so on; the acts it got to, of which one may be passed over."""
     acts = list[str]()
     for act in range(1, _MANY):
         ended = await asyncio.to_thread(run_dying, act, 0, arguments)

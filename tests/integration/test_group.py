@@ -28,7 +28,6 @@ Begin = Callable[..., Joiner]
 
 @pytest.fixture
 async def begin(us: KafkaCluster) -> AsyncIterator[Begin]:
-    """Begins a member of this test's group."""
     group, begun = f"group-{uuid4()}", []
 
     def one(name: str, settings: GroupSettings = SETTINGS, **more: Any) -> Joiner:

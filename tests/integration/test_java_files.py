@@ -116,7 +116,6 @@ def test_kafkas_sample_of_a_worker_takes_connectors_of_examples(pair: Pair, tmp_
 
 
 def _beating(cluster: KafkaCluster) -> set[tuple[str, str]]:
-    """The flows with heartbeats."""
     if Broker(cluster, 0).end("heartbeats") <= 0:
         return set()
     beats = [Heartbeat.decode(key, value) for key, value in _records(cluster, "heartbeats")]
@@ -124,7 +123,6 @@ def _beating(cluster: KafkaCluster) -> set[tuple[str, str]]:
 
 
 def _reported(cluster: KafkaCluster) -> set[tuple[str, str]]:
-    """The groups and topics with checkpoints."""
     topic = "prim.checkpoints.internal"
     if Broker(cluster, 0).end(topic) <= 0:
         return set()

@@ -1,5 +1,4 @@
-"""Several of ``kafka-mirror-maker``: a group that shares the work across a kill and a join, a chain of three clusters,
-a record that can never be sent, a message handler."""
+"""Several of ``kafka-mirror-maker``: shared work, a chain of clusters, a refused record, a message handler."""
 
 from __future__ import annotations
 

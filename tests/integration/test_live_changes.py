@@ -1,5 +1,4 @@
-"""What is done to a flow while it copies: partitions grow, filters change over REST, its connector is restarted while a
-cluster is slow, its worker is frozen. What stays is copied on, exactly."""
+"""What is done to a flow while it copies: new partitions, filters, a restart, a frozen worker; what stays is exact."""
 
 from __future__ import annotations
 

@@ -296,8 +296,7 @@ def ended_by(process: subprocess.Popen[str], number: signal.Signals) -> int:
 def test_clusters_that_do_not_answer_are_named_every_few_seconds_and_ctrl_c_ends_the_waiting(
     us: KafkaCluster, guarded: KafkaCluster, tmp_path: Path
 ) -> None:
-    """A listener that only breaks off may be that of a broker which is just going down: it is waited for as well, and
-    the key that may be wrong is named."""
+    """A listener that breaks off may be that of a broker going down: it is waited for, and the key is named."""
     addresses = {
         "eu": guarded.bootstrap_of("SASL"),
         "ap": guarded.bootstrap_of("PLAINTEXT"),

@@ -1,5 +1,4 @@
-"""Both directions between two clusters in one file, with everything else as Java has it by default; and a third cluster
-that is down: what only heartbeats go to holds up no mirror."""
+"""Both directions in one file with Java's defaults; a third cluster that is down holds up no mirror."""
 
 from __future__ import annotations
 

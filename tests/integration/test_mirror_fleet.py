@@ -1,5 +1,4 @@
-"""Three dedicated nodes, five clusters, eight flows, one file: one node is killed, another one joins, and every record
-of every flow is compared."""
+"""Three nodes, five clusters, eight flows, one file: a node is killed, another joins, every record is compared."""
 
 from __future__ import annotations
 
@@ -89,7 +88,6 @@ class _Fleet:
         }
 
     def owners(self, flow: _Flow) -> Mapping[str, str]:
-        """The node that runs each task of a flow."""
         running = self._groups[flow].running()
         return {part: self._names[worker.partition("/")[0]] for part, worker in running.items() if part != SOURCE}
 
@@ -108,7 +106,6 @@ class _Fleet:
         wait_until(lambda: not elsewhere(), _DEADLINE_S, f"{names} share all flows", _POLL_S)
 
     def await_copying(self, *names: str) -> None:
-        """Until every partition of every flow has more than now."""
         before = {flow: asyncio.run(self._ends(flow)) for flow in _FLOWS}
 
         def standing() -> list[str]:

@@ -132,8 +132,7 @@ def test_nodes_that_cannot_ask_each_other_name_the_setting(us: KafkaCluster, eu:
 
 @pytest.mark.long
 def test_three_nodes_with_exactly_once(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
-    """Kafka's ``DedicatedMirrorIntegrationTest.testMultiNodeCluster``, with transactions at the source and a killed
-    node."""
+    """Kafka's ``DedicatedMirrorIntegrationTest.testMultiNodeCluster``, with transactions and a killed node."""
     with contextlib.ExitStack() as exits:
         flow = exits.enter_context(FlowNodes(us, eu, tmp_path, nodes=3, records_per_s=500, properties=_EXACTLY_ONCE))
         committed = {f"{flow.alias}.consumer.isolation.level": "read_committed"}

@@ -1,8 +1,4 @@
-"""Two clusters with an authorizer and 2,000 partitions, mirrored by a user who may do what docs/security.md names; all
-that a flow keeps in step, seen with stock clients: kafka-python, aiokafka, Kafka's own tools.
-
-One mirror for all tests. Each changes topics of its own, and they come in any order.
-"""
+"""All that a flow keeps in step, of 2,000 partitions with an authorizer, seen with stock clients; one mirror."""
 
 from __future__ import annotations
 

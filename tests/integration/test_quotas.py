@@ -1,5 +1,4 @@
-"""Quotas by Java's client ids bind the mirror, which obeys them: it waits as long as it must, shows that it waits, and
-loses nothing."""
+"""Quotas by Java's client ids bind the mirror: it waits as long as it must, shows that, and loses nothing."""
 
 from __future__ import annotations
 

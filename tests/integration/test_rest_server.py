@@ -1,7 +1,4 @@
-"""A worker's REST API on a real cluster: the examples of ``docs/rest.md``, run as they stand.
-
-Those fenced as ``shell`` need a mirror: ``flows/test_over_rest`` runs them.
-"""
+"""A worker's REST API on a real cluster: the examples of ``docs/rest.md``, except those that need a mirror."""
 
 from __future__ import annotations
 

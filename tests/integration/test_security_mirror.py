@@ -1,7 +1,4 @@
-"""One mirror between secured clusters: sessions that end every few seconds, blows, rights that are taken away.
-
-SCRAM over TLS at the source, mutual TLS and SCRAM at the target. The tests share the mirror, in any order.
-"""
+"""One mirror between secured clusters: sessions that end every few seconds, blows, rights that are taken away."""
 
 from __future__ import annotations
 
@@ -127,9 +124,7 @@ def links(stage: BothWays, member: Member) -> set[int]:
 
 
 def outlived(stage: BothWays) -> bool:
-    """Whether a slice has lived on after its sessions' end without losing a connection; False where an epoch
-    ended meanwhile, and with it all slices. Short sessions are proven anew at half of their life: twice and more.
-    """
+    """Whether a slice outlived its sessions with all connections; False if an epoch ended, and all slices with it."""
     copying = wait_until(stage.slices, DEADLINE_S, "a slice writes to the target")
     held = {member: links(stage, member) for member in copying}
     end_s = time.monotonic() + 1.3 * REAUTH_MS / 1000
@@ -164,8 +159,7 @@ def test_sessions_that_are_proven_anew_cost_no_beat(stage: BothWays) -> None:
 
 
 def troubles(stage: BothWays, begin: int) -> list[str]:
-    """Return the warnings and errors since byte ``begin`` of the log, except those that say nothing of sessions: of a
-    busy machine, and of the partitions that other tests stop, which each epoch names again."""
+    """The warnings and errors since byte ``begin`` of the log that speak of sessions."""
     unrelated = ("the worker's loop", f"{DENIED}-0", f"{DOOMED}-0", f"us.{DOOMED} ")
     lines = [line for line in stage.mirror.log_lines(begin) if " INFO " not in line]
     return [line for line in lines if not any(part in line for part in unrelated)]
@@ -207,8 +201,7 @@ def grants(stage: BothWays, begin: int) -> list[str]:
 
 @pytest.mark.long
 def test_without_rights_to_transactional_ids_a_killed_copy_resumes_exactly(stage: BothWays) -> None:
-    """Taken away under load, missed at a start, and given back: the copy is exact throughout. Batches whose answers
-    are held are found; those that arrive when a successor copies already are recognised, or refused and found then."""
+    """Taken away under load, missed at a start, and given back: held batches are found, or refused and found then."""
     begin = stage.mirror.log_end()
     refuse_ids(stage)
     try:

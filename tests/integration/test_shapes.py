@@ -1,10 +1,4 @@
-"""Every shape that a batch may have, and what a target refuses, through a whole mirror that is killed on the way.
-
-Two flows of one mirror copy them all: ``fine`` stops at what is refused, ``lenient`` leaves it out and compresses what
-comes uncompressed. After the kill the stored positions are taken back to where it began, so nearly all is surplus: the
-count has to find its way through each shape. Each test then looks at its own topic. ``secured`` is the same with SCRAM
-over TLS at the source and mutual TLS at the target, sessions proven anew every few seconds.
-"""
+"""Every shape of a batch, and what a target refuses, in two flows of a mirror that is killed and finds it all again."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Copying on a standalone cluster whose executors have not got this project, for brokers that ask for passwords.
-
-One mirror for all tests: an executor dies under it, and what Spark writes and shows anywhere is searched for secrets.
-"""
+"""Copying on a standalone cluster without this project, with passwords: an executor dies, and no secret shows."""
 
 from __future__ import annotations
 

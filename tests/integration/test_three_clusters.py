@@ -1,7 +1,4 @@
-"""Three clusters that mirror each other: no cycles, hops counted, heartbeats and checkpoints of each flow there.
-
-us and eu mirror each other, eu and ap too, and ap's topics come to us directly: a circle, beside two pairs.
-"""
+"""Three clusters in a circle, two pairs of which mirror each other: no cycles, hops, heartbeats and checkpoints."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Cases of Kafka's ``MirrorConnectorsIntegrationBaseTest`` in one flow: ``testReplicateFromLatest``,
-``testReplicationWithEmptyPartition``, ``testOneWayReplicationWithFrequentOffsetSyncs`` (``offset.lag.max = 0``), with
-the names of ``IdentityReplicationIntegrationTest``; and what that class runs of the base class."""
+"""Cases of Kafka's ``MirrorConnectorsIntegrationBaseTest`` and ``IdentityReplicationIntegrationTest`` in one flow."""
 
 from __future__ import annotations
 
@@ -231,7 +229,6 @@ def _is_translated(eu: KafkaCluster, of_flow: Mapping[str, str], feed: Feed, mov
 
 
 def _synced(us: KafkaCluster) -> set[str]:
-    """The topics that have offset syncs."""
     records = asyncio.run(read_all(us.bootstrap, "mm2-offset-syncs.eu.internal"))
     return {OffsetSync.decode(one.key, one.value).topic for one in records}
 

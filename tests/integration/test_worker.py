@@ -141,7 +141,6 @@ class Stage:
         await until(lambda: counters.polled >= records, f"{records} records are polled: {self.heard.traces}")
 
     async def read(self, topic: str, *, committed: bool = True) -> list[Any]:
-        """All records of a topic, by partition and offset."""
         consumer = AIOKafkaConsumer(
             bootstrap_servers=self.bootstrap,
             isolation_level="read_committed" if committed else "read_uncommitted",
@@ -166,12 +165,10 @@ class Stage:
         return len(await self.read(topic))
 
     async def numbers(self) -> list[int]:
-        """What readers of committed records see, sorted; for a moment less than was committed, as a coordinator answers
-        before its markers are written."""
+        """What is committed, sorted; for a moment less, as a coordinator answers before its markers are written."""
         return sorted(int(record.value) for record in await self.read(self.topic))
 
     async def written(self) -> list[int]:
-        """What is in the topic, committed or not, sorted."""
         return sorted(int(record.value) for record in await self.read(self.topic, committed=False))
 
     async def stored(self) -> Any:
@@ -182,7 +179,6 @@ class Stage:
 
 
 async def eventually(found: Callable[[], Awaitable[Any]], wanted: object, timeout_s: float = 120.0) -> None:
-    """Ask until the answer is ``wanted``."""
     give_up_s = time.monotonic() + timeout_s
     while (last := await found()) != wanted:
         assert time.monotonic() < give_up_s, f"not within {timeout_s:g} s: {wanted}; it is {last}"

@@ -22,8 +22,7 @@ def _unique_alias() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Two topics from ``source`` to ``target`` (bootstrap addresses), under an alias of their own: one that is written
-    to all the time, and one that is begun by hand."""
+    """Two topics under an alias of their own: one written to all the time, and one begun by hand."""
 
     source: str
     target: str
@@ -81,8 +80,7 @@ async def create_topic(bootstrap: str, topic: str, partitions: int, configs: Map
 
 
 async def read_all(bootstrap: str, topic: str) -> list[ConsumerRecord[bytes | None, bytes | None]]:
-    """Every committed record of a topic as it is now, partition after partition, each in its order; none of a topic
-    that is not there."""
+    """Every committed record of a topic, partition after partition; none of a missing topic."""
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, isolation_level="read_committed")
     await consumer.start()
     try:

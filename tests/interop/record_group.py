@@ -1,8 +1,4 @@
-"""``python -m tests.interop.record_group``: what members of a Java group tell each other, as they come and go.
-
-Done by hand; for each protocol two workers: connectors are made, the second worker comes, a connector is deleted, the
-second worker is killed and its work waits for its return.
-"""
+"""``python -m tests.interop.record_group``: records what members of a Java group tell each other, by hand."""
 
 from __future__ import annotations
 

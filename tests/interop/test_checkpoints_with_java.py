@@ -1,8 +1,4 @@
-"""Java's checkpoint and heartbeat connectors and ours take turns on the same topics: Java, ours, Java.
-
-Groups go on all the while. No checkpoint leads behind a record that its group has not read, none goes back, heartbeats
-go on under the same key, and both client libraries read what is there.
-"""
+"""Java's checkpoint and heartbeat connectors and ours take turns on the same topics, while groups go on."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What Java's ``MirrorMakerConfig`` makes of a file, ours makes of it, key by key: clusters, flows, worker, connectors.
-
-Random files are made of every key that either side knows, under every prefix that a file may have.
-"""
+"""What Java's ``MirrorMakerConfig`` makes of random files, ours makes of them, key by key."""
 
 from __future__ import annotations
 

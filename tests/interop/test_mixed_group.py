@@ -1,8 +1,4 @@
-"""A worker of Java's and ours in one group: work moves both ways, with either as leader, and nothing is lost.
-
-Each member reads the config, status and offset topics that the other has written, takes over its tasks at the stored
-offsets, and forwards requests to it; connectors hand their task configs to a leader of the other kind, signed.
-"""
+"""A worker of Java's and ours in one group: work moves both ways, with either as leader, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -117,8 +113,7 @@ async def test_older_protocols_and_before_exactly_once(us: KafkaCluster, tmp_pat
 
 @pytest.mark.long
 async def test_exactly_once_with_zombies_of_either_kind(us: KafkaCluster, tmp_path: Path) -> None:
-    """Whoever leads fences the other's tasks before new ones start; what a thawed worker still sends counts for
-    nothing."""
+    """Whoever leads fences the other's tasks before new ones start; what a thawed worker sends does not count."""
     changes = {"exactly.once.source.support": "enabled"}
     lines = _Lines(us.bootstrap, f"mixed-{uuid.uuid4().hex[:8]}", tmp_path, changes)
     await lines.prepare()
@@ -127,9 +122,7 @@ async def test_exactly_once_with_zombies_of_either_kind(us: KafkaCluster, tmp_pa
 
 
 async def test_classes_that_only_java_has(us: KafkaCluster, tmp_path: Path) -> None:
-    """Where ours leads, a source and a sink of classes that it does not have are created through it, and run on Java's
-    worker; ours fences the source's older tasks, and passes on what the sink's offsets are. Where Java leads, ours gets
-    work that it cannot run, and its status says why, who can, and what to do."""
+    """Connectors of foreign classes run on Java's worker; if Java gives ours some, its status says what to do."""
     lines = _Lines(us.bootstrap, f"mixed-{uuid.uuid4().hex[:8]}", tmp_path, {"exactly.once.source.support": "enabled"})
     await lines.prepare()
     with ExitStack() as stack:

@@ -1,7 +1,4 @@
-"""A dedicated mirror of Java's and one of ours as two nodes of one flow: either leads, either stands in for the other.
-
-Java copies at least once, so records may come twice; none is missing.
-"""
+"""A dedicated mirror of Java's and one of ours as two nodes of a flow: either leads, either stands in, none is lost."""
 
 from __future__ import annotations
 

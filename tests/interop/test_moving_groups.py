@@ -1,8 +1,4 @@
-"""Consumers move from us to eu and back under load, and each processes every record once.
-
-Groups at six places of three topics, by two policies: 36 positions. Java's client library, ours and the groups' own
-offsets, which ``sync.group.offsets`` moves, all say the same.
-"""
+"""Consumers of 36 positions move there and back under load; Java's library, ours and synced offsets agree."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Java reads our offset syncs, and translates by them as well as by its own; our store translates as Java's does.
-
-What Java's syncs give for an offset, our map gives or something closer, up to exact.
-"""
+"""Java reads our offset syncs as its own, our store translates as Java's, and our map is at least as close."""
 
 from __future__ import annotations
 
@@ -136,7 +133,6 @@ async def _write(us: KafkaCluster, plain: str, gaps: str) -> None:
 
 
 def _await_syncs(eu: KafkaCluster, alias: str, ends: Mapping[str, int], runs: Callable[[], bool]) -> Syncs:
-    """All syncs of a flow, once they reach to these source offsets."""
     topic = f"mm2-offset-syncs.{alias}.internal"
 
     def found() -> Syncs:

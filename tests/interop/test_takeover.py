@@ -1,8 +1,4 @@
-"""A running flow handed from Java's MirrorMaker 2 to ours and back by its offsets: every record once.
-
-Java starts on offsets of a second topic that we wrote, and so judges their bytes: it finds them, and what it stores
-itself is the same.
-"""
+"""A running flow handed from Java's MirrorMaker 2 to ours and back by its offsets: every record once."""
 
 from __future__ import annotations
 

@@ -101,8 +101,7 @@ class Commanded:
         return [self._ports[self.us]] if source == self.us else list(self._ports.values())
 
     async def leave(self, alias: str, places: Sequence[str], *, has_copies: bool) -> None:
-        """Each group goes on to a place of its own, while more is written, and leaves. ``has_copies``: records were
-        brought to the cluster from the other one."""
+        """Each group goes on to a place of its own, while more is written, and leaves."""
         for mover, place in zip(self.movers, places, strict=True):
             for kind in KINDS:
                 for topic in self.topics_of(kind, alias)[: None if has_copies else 1]:
@@ -124,8 +123,7 @@ class Commanded:
         await commit(address, mover.group, {topic: at}, f"left by {mover.group}")
 
     async def await_copied(self, source: str, target: str, mirror: Mirror) -> None:
-        """Until all that a feed has written so far is there; a cleaner may take records, and not the last. An
-        AssertionError if the mirror ends before."""
+        """Until all that a feed has written so far is there; an AssertionError if the mirror ends before."""
         rounds = self.feeds[source].rounds
         clock = asyncio.get_running_loop().time
         give_up_s = clock() + DEADLINE_S

@@ -1,9 +1,4 @@
-"""The compatibility run (``python -m tests.kit.compat``): releases of Kafka as source and as target of one another.
-
-For each pair of releases two clusters of real brokers: topics of several shapes and load in every codec, a few blows of
-the kill run, then source and target compared record by record and the stored offsets with the source's ends. Prints a
-table and exits 0 when nothing was wrong. The same seed plays the same blows.
-"""
+"""``python -m tests.kit.compat``: releases of Kafka as source and as target, struck, and compared record by record."""
 
 from __future__ import annotations
 
@@ -74,7 +69,6 @@ HEAD: Final = (
 
 
 def play(versions: tuple[str, str], directory: Path, *, seed: int, kills: int) -> Outcome:
-    """One pair of releases, from nothing to the last comparison."""
     began_s = time.monotonic()
     rounds = plan(seed, kills=kills, stops=0, victims=_VICTIMS, load_bytes=_LOAD_BYTES)
     properties = {
@@ -143,7 +137,6 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """The command; 0 when nothing was wrong."""
     options = _arguments()
     seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
     print(f"compatibility run, seed {seed}", flush=True)

@@ -1,8 +1,4 @@
-"""Runs a command under the restrictions of ``deploy/systemd``, for machines on which systemd does not run.
-
-``python tests/kit/confined.py UNIT WRITABLE ... -- COMMAND ...``: all of the file system but what is writable is
-read-only, no capability is left, new files are private, and system calls and address families are those of the unit.
-"""
+"""``python tests/kit/confined.py UNIT WRITABLE ... -- COMMAND ...``: run it under a systemd unit's restrictions."""
 
 from __future__ import annotations
 

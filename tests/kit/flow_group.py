@@ -1,7 +1,4 @@
-"""The group of one flow as its own topics and its coordinator show it: who leads, who runs what, which configs stand.
-
-A dedicated mirror need not have a REST API to ask.
-"""
+"""The group of one flow as its own topics and its coordinator show it: a dedicated mirror need not have a REST API."""
 
 from __future__ import annotations
 
@@ -56,8 +53,6 @@ class FlowGroup:
         return self._runner.run(self._round())
 
     def await_round(self, members: int, deadline_s: float) -> Round:
-        """Until the group is at rest with so many members."""
-
         def found() -> Round | None:
             now = self.round()
             return now if now is not None and now.members == members else None
@@ -80,7 +75,6 @@ class FlowGroup:
         }
 
     def configs(self) -> ConfigLog:
-        """The config topic, folded."""
         log = ConfigLog()
         self._fold("configs", lambda record: log.apply(record.offset + 1, _text(record.key), record.value))
         return log

@@ -37,10 +37,7 @@ _RECORDS: Final = 100
 
 
 class FlowNodes:
-    """Nodes "a", "b", ... and a writer; use as a context manager. The source's alias is new, the target is "eu".
-
-    Those named in ``java`` are Kafka's own.
-    """
+    """Nodes "a", "b", ... and a writer, as a context; the target is "eu", nodes named in ``java`` are Kafka's own."""
 
     def __init__(
         self,
@@ -104,13 +101,11 @@ class FlowNodes:
             self.nodes[name].start()
 
     def configure(self, properties: Mapping[str, str]) -> None:
-        """Other words in the file of every node, for its next start."""
         for netloc, name in self._netlocs.items():
             self.nodes[name].configure({**self._properties(int(netloc.rpartition(":")[2])), **properties})
 
     def make_source_follow(self) -> None:
-        """Before the first start: store three connectors that do nothing and come last by name. Of six, a leader that
-        was alone gives the first three to who joins, the source's among them."""
+        """Store three idle connectors that come last by name: a leader's first three of six include the source's."""
         asyncio.run(self._store_idle(("Za", "Zb", "Zc")))
 
     def make_topic(self, name: str) -> None:
@@ -125,7 +120,6 @@ class FlowNodes:
     # -- what is to be seen ------------------------------------------------------------------------------
 
     def leader(self) -> str:
-        """Once the group rests with all nodes that run."""
         members = sum(node.is_running for node in self.nodes.values())
         return self._netlocs[self.group.await_round(members, DEADLINE_S).leader_url.split("/")[2]]
 
@@ -168,7 +162,6 @@ class FlowNodes:
         return {one for config in found for one in config.get("task.assigned.partitions", "").split(",") if one}
 
     def compare(self) -> Report:
-        """Source and target once the target has all that the source has now."""
         report = self._runner.run(self._checker.caught_up(DEADLINE_S))
         assert report.is_caught_up, report.summary()
         return report

@@ -46,10 +46,7 @@ class Recovery:
 
 
 class GroupStage:
-    """Workers by name ("a", "b", "c"), each with connectors' tasks; use as a context manager.
-
-    Topics and group are named ``group``; every connector is ``<group>-<n>`` and writes to the topic of its name.
-    """
+    """Workers by name ("a", "b", "c"), each with connectors' tasks; every connector writes to the topic of its name."""
 
     def __init__(
         self,
@@ -99,7 +96,6 @@ class GroupStage:
         return RestClient(self.workers[worker].url)
 
     def create(self) -> None:
-        """All connectors, by worker after worker, and until they run everywhere."""
         names = list(self.workers)
         for index, connector in enumerate(self.connectors):
             config = {
@@ -143,7 +139,6 @@ class GroupStage:
         self.lateness.look(self.workers[name].url, self.workers[name].log)
 
     def kill(self, names: Collection[str]) -> float:
-        """SIGKILL, all at the same time; when that was, in seconds since 1970."""
         for name in names:
             self.look_how_late(name)
         at_s = time.time()
@@ -152,7 +147,6 @@ class GroupStage:
         return at_s
 
     def start(self, names: Collection[str]) -> None:
-        """Start them, and until they have their share."""
         for name in names:
             self.workers[name].start()
         for name in names:

@@ -80,7 +80,6 @@ class Bench:
         return self.record(target_state_record(name, state))
 
     def key(self) -> None:
-        """Spares leaders making one."""
         self.record(session_key_record(SessionKey(b"k" * 32, "HmacSHA256", self.now_ms)))
 
     def ready(self) -> None:

@@ -58,7 +58,5 @@ def judged(judge: Path, lines: Iterable[str]) -> list[str]:
 
 
 class JavaMirrorMaker(JavaProgram):
-    """A dedicated MirrorMaker 2."""
-
     coordinates: Sequence[str] = COORDINATES
     main_class = "org.apache.kafka.connect.mirror.MirrorMaker"

@@ -34,7 +34,6 @@ class Kdc:
 
     @property
     def config(self) -> Path:
-        """The file for ``KRB5_CONFIG``."""
         return self.folder / "krb5.conf"
 
     def __enter__(self) -> Self:

@@ -1,12 +1,4 @@
-"""The late run (``python -m tests.kit.late``): how late a worker is, row by row of a table of goals.
-
-A mirror with busy partitions is started, killed with SIGKILL and started again and again, each time with so many
-records in the map's topic, as an earlier version has written them; the target's cleaner is off, so that each start
-reads all of them. Then it is watched, is sent bodies that are too large, and its source is frozen. At last another
-mirror copies at full rate while its REST API is asked. By default two busy loops run beside all of this. Times are seen
-from outside: a mirror copies when a record that was written to each partition after its start has arrived. Exits 0 if
-every goal was reached. The same seed chooses the same pauses before each blow.
-"""
+"""The late run (``python -m tests.kit.late``): how late a worker is, seen from outside, by a table of goals."""
 
 from __future__ import annotations
 
@@ -131,12 +123,7 @@ def rows_of(found: Measured) -> list[Partitions]:
 
 
 async def fill_map(bootstrap: str, records: int) -> int:
-    """Write what the map's topic holds of positions and of the offset map until so many records were written; return
-    how many.
-
-    86ae19d wrote each partition's position and open chunk with every commit, so its topic repeats these two keys. The
-    mirror must have stopped cleanly: then its last records are complete, as those of 86ae19d are.
-    """
+    """Repeat a cleanly stopped mirror's positions and open chunks, as 86ae19d did; return how many records."""
     cluster = Cluster(connection_settings({"bootstrap.servers": bootstrap}, client_id="late", where="late"))
     last: dict[tuple[int, bytes], OutRecord] = {}
 
@@ -267,12 +254,10 @@ def play_bodies(on: Stage, found: Measured) -> None:
 
 
 def _loop_s(pid: int) -> float:
-    """CPU seconds of the process's first thread, whose loop serves REST."""
     return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def _memory_bytes(pid: int) -> tuple[int, int]:
-    """The peak of the resident memory, and what it is now."""
     text = Path(f"/proc/{pid}/status").read_text()
     sizes = dict(re.findall(r"^(VmHWM|VmRSS):\s+(\d+) kB", text, re.MULTILINE))
     return int(sizes["VmHWM"]) * 1024, int(sizes["VmRSS"]) * 1024
@@ -408,7 +393,6 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; 0 if every goal was reached."""
     options = _arguments(arguments)
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     directory = Path(tempfile.mkdtemp(prefix="heliograph-late-"))

@@ -57,7 +57,6 @@ async def write(bootstrap: str, topic: str, numbers: range, *, keys: int = 7, pa
 
 
 async def read(bootstrap: str, topic: str) -> dict[int, list[ConsumerRecord[Any, Any]]]:
-    """All records of a topic, by partition."""
     async with AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False) as consumer:
         await consumer._client.force_metadata_update()
         partitions = [TopicPartition(topic, index) for index in consumer.partitions_for_topic(topic) or ()]
@@ -74,12 +73,10 @@ async def read(bootstrap: str, topic: str) -> dict[int, list[ConsumerRecord[Any,
 
 
 async def numbers(bootstrap: str, topic: str) -> dict[int, list[int]]:
-    """The values of a topic's records, as numbers, by partition."""
     return {index: [int(one.value) for one in found] for index, found in (await read(bootstrap, topic)).items()}
 
 
 async def stored(bootstrap: str, group: str) -> dict[tuple[str, int], Committed]:
-    """What a group has committed."""
     cluster = cluster_at(bootstrap)
     try:
         return await committed(cluster, group)
@@ -88,7 +85,6 @@ async def stored(bootstrap: str, group: str) -> dict[tuple[str, int], Committed]
 
 
 async def until(ask: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Until it is so, or an ``AssertionError``."""
     end = time.monotonic() + DEADLINE_S
     while not await ask():
         assert time.monotonic() < end, f"never: {what}"

@@ -1,9 +1,4 @@
-"""The offset map against brute force: both logs are read whole, and every offset is looked up in both directions.
-
-What is claimed: for every source record that still exists, the mapped target record is the same record, or, where the
-target's cleaner or retention took it, the next that survives. And of every target record the map names the source
-record that it is a copy of.
-"""
+"""The offset map against brute force: both logs are read whole, and every offset is looked up in both directions."""
 
 from __future__ import annotations
 
@@ -68,11 +63,7 @@ async def judge_map(
     read_committed: bool,
     looks: int | None = None,
 ) -> Verdict:
-    """Judge the current pair of a source partition, by the map topic ``topic``, while nothing is copied.
-
-    ``read_committed``: how the flow reads its source. ``looks``: look up about so many records of a long log, spread
-    over all of it, and those on either side of a hole; None for every one.
-    """
+    """Judge a pair at rest by the map in ``topic``; ``looks``: about so many records of a long log, None: every one."""
     ours, theirs = (
         Cluster(connection_settings({"bootstrap.servers": one.bootstrap}, client_id="judge", where=one.name), one.name)
         for one in (source, target)

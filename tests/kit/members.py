@@ -22,7 +22,6 @@ SETTINGS = GroupSettings(
 
 
 async def until(seen: Callable[[], object], what: str, timeout_s: float = 120.0) -> None:
-    """Look until it is so."""
     give_up_s = time.monotonic() + timeout_s
     while not seen():
         assert time.monotonic() < give_up_s, f"not within {timeout_s:g} s: {what}"
@@ -30,11 +29,7 @@ async def until(seen: Callable[[], object], what: str, timeout_s: float = 120.0)
 
 
 class Joiner:
-    """Joins whenever the group wants it to. The leader gives each member the names and metadata of all.
-
-    ``rounds`` are those that ended with us, ``reported`` what else was heard. ``ready``: while it is not set we join no
-    round that has begun. ``lapses``: of each end of our lease, how many heartbeats had been answered by then.
-    """
+    """Joins if the group wants it and ``ready`` is set; ``lapses``: heartbeats answered at each lease's end."""
 
     def __init__(
         self,
@@ -105,7 +100,6 @@ class Joiner:
         await self.member.close()
 
     async def vanish(self) -> None:
-        """As a worker that was killed."""
         await self._end()
         await self.member.close()
 

@@ -69,8 +69,7 @@ def replicated(target_nodes: int) -> dict[str, str]:
 
 
 def one_flow(us: str, eu: str, topics: str, alias: str = "us", *, tasks: int = 2) -> dict[str, str]:
-    """Return the file of a flow to the brokers ``eu`` from the brokers ``us``, which it calls ``alias``;
-    :data:`SMALL`."""
+    """The file of a flow to the brokers ``eu`` from the brokers ``us``, which it calls ``alias``; :data:`SMALL`."""
     return {
         "clusters": f"{alias}, eu",
         f"{alias}.bootstrap.servers": us,
@@ -107,10 +106,7 @@ _LOG_POLL_S: Final = 0.1
 
 
 class Mirror:
-    """One mirror over its restarts. It never outlives the harness, and leaving the context kills what is left of it.
-
-    ``started`` counts the mirrors that this process has started, and no restart of one.
-    """
+    """One mirror over its restarts, which never outlives its context; ``started`` counts the mirrors, not restarts."""
 
     started: ClassVar[int] = 0
 
@@ -126,11 +122,9 @@ class Mirror:
 
     @property
     def pid(self) -> int:
-        """The worker's process id; 0 before the first start."""
         return self._pid
 
     def configure(self, properties: Mapping[str, str]) -> None:
-        """Write the file anew, for the next start."""
         write_properties(self.properties_file, properties)
 
     def start(self) -> None:
@@ -172,7 +166,6 @@ class Mirror:
         self.reap()
 
     def reap(self) -> None:
-        """After a SIGKILL of the worker: wait for its end."""
         assert self._keeper.wait(_WORKER, _KILL_DEADLINE_S), "a killed process ends"
 
     def log_lines(self, start: int = 0) -> list[str]:
@@ -195,7 +188,6 @@ class Mirror:
         return self.log_file.stat().st_size
 
     def resumed(self, start: int = 0) -> list[Resumed]:
-        """The partitions resumed since byte ``start`` of the log."""
         return list(resumed(self.log_lines(start)))
 
     def __enter__(self) -> Self:

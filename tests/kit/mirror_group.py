@@ -1,7 +1,4 @@
-"""MirrorSource in a group of two workers of ours, made over REST by Java's names, struck under load.
-
-A worker is killed, or stopped and started again, by the same version of the programs or by another one.
-"""
+"""MirrorSource in a group of two workers of ours, made over REST by Java's names, struck under load."""
 
 from __future__ import annotations
 
@@ -82,10 +79,7 @@ class Turn:
 
 
 class MirrorGroup:
-    """Two clusters, load, two workers on the target's, and a checker; use as a context manager.
-
-    Topics are named after ``name``, which is the source's alias too, so that clusters can be shared.
-    """
+    """Two clusters, load, two workers on the target's, and a checker; topics and alias are named after ``name``."""
 
     def __init__(
         self,
@@ -162,8 +156,6 @@ class MirrorGroup:
         return {part: self._netlocs.get(at, at) for part, at in self.rest(asked).owners().items()}
 
     def settle(self) -> None:
-        """Until each worker runs a task."""
-
         def is_settled() -> bool:
             tasks = {part: at for part, at in self.owners("a").items() if part != self._name}
             return len(tasks) == _PARTS - 1 and set(tasks.values()) == set(self.workers)

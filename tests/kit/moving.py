@@ -1,7 +1,4 @@
-"""Consumers that move from one cluster to another while topics are written: what each processed where, by record.
-
-Each record of a feed has a value of its own, so that «every record once» is counted and not concluded from offsets.
-"""
+"""Consumers that move from one cluster to another while topics are written: each record has a value of its own."""
 
 from __future__ import annotations
 
@@ -89,8 +86,7 @@ class Processed(NamedTuple):
 
 
 class Feed:
-    """Three topics of one partition on ``bootstrap``: plain records, transactions every other of which is aborted, and
-    keys that are written again and again and compacted."""
+    """Three topics of one partition: plain, transactional with every other one aborted, and compacted."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
         self._bootstrap = bootstrap
@@ -206,10 +202,7 @@ async def end_of(bootstrap: str, topic: str) -> int:
 
 
 def not_once(processed: Sequence[Processed], written: Sequence[Processed], *, is_compacted: bool) -> list[str]:
-    """What was not processed once of ``written``, in sentences; nothing where all was.
-
-    Of a compacted topic a record may be passed over where a later one of its key was processed.
-    """
+    """What was not processed once of ``written``, in sentences; a compacted record may give way to a later one."""
     counts = Counter(processed)
     faults = [f"{one.value!r} was processed {count} times" for one, count in counts.items() if count > 1]
     place = {one: at for at, one in enumerate(written)}

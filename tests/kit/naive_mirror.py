@@ -1,8 +1,4 @@
-"""A mirror that is wrong on purpose: it trusts the target's end offset to tell what has arrived.
-
-Same command line and process roles as the real one as far as the kill run looks: a worker, a daemon below it, and below
-that the process that copies. It survives plain kills, which is the point: a judge that lets it pass judges nothing.
-"""
+"""A mirror that is wrong on purpose, and survives plain kills: it trusts the target's end to tell what has arrived."""
 
 from __future__ import annotations
 

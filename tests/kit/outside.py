@@ -1,8 +1,4 @@
-"""Two clusters with TLS, SASL and an authorizer, and a source with every kind of topic in 2,000 partitions.
-
-The mirror is a user of both who may do what docs/security.md names, and nothing else. Whoever looks comes through the
-plaintext listener, as a superuser, with stock clients.
-"""
+"""Two secured clusters with 2,000 partitions of every kind; the mirror may do what docs/security.md names alone."""
 
 from __future__ import annotations
 
@@ -126,8 +122,7 @@ def bulk() -> dict[str, int]:
 
 
 def rights(alias: str, other: str, user: str, topics: str, other_topics: str) -> list[str]:
-    """What the mirror may do on cluster ``alias``, as a source of ``topics`` and a target of ``other_topics``
-    (prefixes): the tables of docs/security.md, line by line."""
+    """What the mirror may do on cluster ``alias``: the tables of docs/security.md, line by line."""
     store = [f"mm2-{name}.{other}.internal" for name in ("offsets", "offset-map", "configs", "status")]
     written = ("CREATE", "WRITE", "READ", "DESCRIBE", "DESCRIBE_CONFIGS")
     lines = [f"ALLOW {one} {user} TOPIC PREFIXED {topics}" for one in ("READ", "DESCRIBE", "DESCRIBE_CONFIGS")]

@@ -55,8 +55,6 @@ def soonest_s(succeeds: Callable[[], object]) -> float:
 
 
 class Role(enum.Enum):
-    """What a process of the mirror's tree is."""
-
     WORKER = "worker"
     SPARK_DRIVER = "spark driver child"
     SPARK_JVM = "spark jvm"

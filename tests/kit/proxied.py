@@ -20,10 +20,7 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True)
 class ConnectionState:
-    """A connection as it stood when asked: who it is from, what was asked on it, and where its bytes are.
-
-    A side is open while it may still send.
-    """
+    """A connection as it stood when asked; a side is open while it may still send."""
 
     index: int
     client_port: int
@@ -83,11 +80,7 @@ class ProxiedConnection:
         await self._finished
 
     def cut(self, deliver: Direction | None = None) -> None:
-        """Reset both sides; ``deliver``: what was passed in that direction still arrives, with an orderly end.
-
-        That side is read on until its peer ends: a socket that is closed with something unread in it takes back what it
-        was still sending.
-        """
+        """Reset both sides, but in ``deliver`` all passed arrives first: a socket closed unread takes it back."""
         for direction, pipe in self.pipes.items():
             pipe.drop()
             target = pipe.target
@@ -106,11 +99,7 @@ class ProxiedConnection:
         self._forget_when_gone()
 
     def settle(self) -> None:
-        """Close the sockets that have nothing more to bring or to take.
-
-        The broker's stays until the broker itself ends it: it may still be at work on the requests of a client that
-        was killed, and a socket closed under it would spare it some.
-        """
+        """Close idle sockets; the broker's once it ends itself: it may still work on a dead client's requests."""
         requests, answers = (self.pipes[Direction.REQUESTS], self.pipes[Direction.ANSWERS])
         if answers.ended and (self.client_side.saw_end or self.broker_side.closed):
             self.client_side.close()

@@ -53,7 +53,6 @@ class RestClient:
             connection.close()
 
     def statuses(self) -> dict[str, Any]:
-        """Connector to its status, of all."""
         expanded = self.ask("GET", "/connectors?expand=status")
         return {name: parts["status"] for name, parts in expanded.items()}
 

@@ -1,8 +1,4 @@
-"""Access rules of a cluster as a stock client makes, sees and deletes them.
-
-The controller answers who changes rules, and the broker hears of it a moment later; but for :meth:`Guarded.remove`,
-whose rules a flow may bring back, that is waited for.
-"""
+"""Access rules of a cluster as a stock client makes, sees and deletes them; the broker hears of them a moment later."""
 
 from __future__ import annotations
 
@@ -28,8 +24,7 @@ _SEEN_DEADLINE_S: Final = 120.0
 
 @dataclass(frozen=True)
 class Guarded:
-    """Rules of a cluster as a stock client makes, sees and deletes them, each as a line:
-    ``ALLOW READ User:bob TOPIC LITERAL orders``."""
+    """Rules of a cluster, each as a line: ``ALLOW READ User:bob TOPIC LITERAL orders``."""
 
     cluster: KafkaCluster
     admin: Any

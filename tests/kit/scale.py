@@ -1,10 +1,4 @@
-"""The scale run (``python -m tests.kit.scale``): one flow of thousands of partitions, most of them idle, measured.
-
-Two brokers, the mirror as users start it, a proxy before the source that counts what passes. Times are seen from
-outside: a partition runs when the record written to it before has arrived. One partition in a hundred is of a topic
-that is busy at last: its backlog is copied beside the idle ones, and by a mirror that has nothing else. Exits 0 when
-in the end every record of every idle partition is at the target once and in order, and every take-over was exact.
-"""
+"""The scale run (``python -m tests.kit.scale``): one flow of thousands of partitions, most of them idle, measured."""
 
 from __future__ import annotations
 
@@ -151,10 +145,7 @@ def megabytes_text(sizes: Mapping[str, int]) -> str:
 
 
 class Scene:
-    """Two clusters, the topics at the source, a mirror, and records by rounds: one in every partition each.
-
-    A round is known by its timestamp. They lie in the future, as no broker stamps the markers of a fence.
-    """
+    """Clusters, mirror, and rounds of a record in every partition, with timestamps that no broker gives a marker."""
 
     def __init__(
         self,
@@ -177,7 +168,6 @@ class Scene:
         await self._until_reported(self._us, self.partitions, LATEST, time.monotonic())
 
     async def write_everywhere(self) -> None:
-        """A round."""
         async with self._producer() as producer:
             await self._write_round(producer)
 
@@ -278,7 +268,6 @@ class Scene:
         return sum((await list_offsets(cluster, partitions, LATEST)).values())
 
     def slices(self) -> list[Member]:
-        """The processes that copy."""
         port = int(self._eu.rpartition(":")[2])
         return slices(self.mirror.pid, [port])
 
@@ -312,8 +301,7 @@ def costs(mirror: Mirror) -> dict[str, tuple[float, int]]:
 
 
 async def costs_during(mirror: Mirror, seconds: float) -> tuple[float, dict[str, float], dict[str, int]]:
-    """Watch the mirror; return for how many seconds, then the share of one core and the PSS in bytes by kind of
-    process."""
+    """Watch the mirror; return seconds, and the share of one core and the PSS in bytes by kind of process."""
     before, began_s = costs(mirror), time.monotonic()
     await asyncio.sleep(seconds)
     after, lasted_s = costs(mirror), time.monotonic() - began_s
@@ -338,8 +326,7 @@ def _counted(proxy: FaultProxy) -> tuple[int, int, int]:
 async def measure(
     scene: Scene, proxy: FaultProxy, found: Measured, busy_records: int, say: Callable[[str], None]
 ) -> None:
-    """Start, idle, one active partition, clean stop and start, the loss of a slice, of the worker, and a backlog in
-    the busy partitions; in this order."""
+    """Start, idle, one active partition, a clean restart, lost slice and worker, and a backlog, in this order."""
     mirror = scene.mirror
     await scene.made()
 
@@ -445,7 +432,6 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """The command; 0 when nothing was wrong."""
     options = _arguments()
     logging.getLogger("aiokafka").setLevel(logging.ERROR)
     directory = Path(tempfile.mkdtemp(prefix="heliograph-scale-"))

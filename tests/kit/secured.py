@@ -64,10 +64,7 @@ def jaas(module: str, password: str = PASSWORD, user: str = "bob") -> str:
 
 @dataclass(frozen=True)
 class Secured:
-    """A cluster with a listener for every way in, its users and authority, and their stores as files.
-
-    ``bob`` has ``PASSWORD`` for PLAIN and SCRAM; ``client`` is the party of mutual TLS.
-    """
+    """A cluster with every way in: ``bob`` has ``PASSWORD``; ``client`` is the party of mutual TLS."""
 
     cluster: KafkaCluster
     authority: Party
@@ -102,7 +99,6 @@ class Secured:
         )
 
     def trusting(self) -> dict[str, str]:
-        """A PKCS#12 trust store."""
         store = self.directory / "trust.p12"
         trusted = [pkcs12.PKCS12Certificate(self.authority.certificate, b"authority")]
         store.write_bytes(
@@ -149,8 +145,7 @@ def start_secured(
     config: Mapping[str, str] | None = None,
     jvm_options: Sequence[str] = QUICK_JVM,
 ) -> Iterator[Secured]:
-    """A cluster as ``Secured`` describes it; its proxied listener, if asked for, wants mutual TLS, and SCRAM as well
-    where it is ``SASL_SSL``. ``config`` wins over all else that its brokers are told."""
+    """Start a :class:`Secured`; a proxied listener wants mutual TLS, and SCRAM too if ``SASL_SSL``."""
     authority = make_party("authority", None)
     yesterday = datetime.timedelta(minutes=-30)
     reported = {
@@ -202,10 +197,7 @@ def _presenting(directory: Path, listener: str, party: Party) -> dict[str, str]:
 
 
 def set_password(cluster: KafkaCluster, user: str, password: str) -> None:
-    """Make a user for SCRAM, or give it another password; every broker takes it then.
-
-    The controller answers who sets it, and the brokers hear of it a moment later.
-    """
+    """Make a user for SCRAM, or give it another password, once every broker takes it."""
     admin: Any = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
     try:
         for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
@@ -247,8 +239,7 @@ def as_lines(alias: str, properties: dict[str, str]) -> dict[str, str]:
 
 
 class SecuredStage(Stage):
-    """A stage whose source wants SCRAM over TLS and whose target mutual TLS (and SCRAM, where ``target_protocol`` is
-    ``SASL_SSL``), sessions proven anew every few seconds. Harness and load use listeners of their own."""
+    """A stage with SCRAM over TLS at the source, mutual TLS at the target, and sessions of a few seconds."""
 
     target_protocol = "SSL"
     has_pkcs12 = False

@@ -1,7 +1,4 @@
-"""Every shape that a batch may have, and what a target refuses: topics, their settings, what is put into them.
-
-Names are those of source topics; ``alias`` is the source's, as remote topics begin with it.
-"""
+"""Every shape that a batch may have, and what a target refuses: topics, their settings, what is put into them."""
 
 from __future__ import annotations
 
@@ -81,7 +78,6 @@ def some(
 
 
 def soft(count: int) -> list[Record]:
-    """Records that a codec makes very small."""
     return [Record(i, NOW_MS + i, b"k", b"%06d" % i + b"0" * 1000, []) for i in range(count)]
 
 

@@ -1,7 +1,4 @@
-"""Producers that keep the topics of a soak run busy, with and without transactions, whatever becomes of brokers.
-
-What they think was written does not count: readers of the source say what is there.
-"""
+"""Producers that keep a soak run's topics busy; readers of the source say what is there, not what these think."""
 
 from __future__ import annotations
 
@@ -30,8 +27,6 @@ _STOP_S: Final = 10.0
 
 
 class Feeder:
-    """Writes one topic until it is stopped; :meth:`pause` waits until all of it is written."""
-
     def __init__(self, bootstrap: str, feed: Feed, records_per_s: float, seed: str) -> None:
         self.feed = feed
         self.partitions = feed.partitions

@@ -131,7 +131,6 @@ class SoakStage:
             feeder.cancel()
 
     async def make(self, feed: Feed, partitions: int | None = None) -> None:
-        """A topic, which is fed from now on, and looked at on both sides."""
         count = partitions or feed.partitions
         new = NewTopic(feed.topic, num_partitions=count, replication_factor=1, topic_configs=dict(feed.configs))
         await self._until(lambda: self._is_made(new), f"{feed.topic} is made")
@@ -204,8 +203,7 @@ class SoakStage:
         await self.make(self.feeds[topic], feeder.partitions)
 
     async def cut(self, topic: str, chance: random.Random, *, unread: bool = False) -> str:
-        """Delete the records of one partition before an offset that is not copied yet; which. ``unread``: some that
-        nobody has read at all, as the mirror is down."""
+        """Delete before an offset that is not copied yet, and return that; ``unread``: also not read."""
         feeder = self.feeders[topic]
         partition = chance.randrange(feeder.partitions)
         least = await self._behind_unread(topic, partition) if unread else 0
@@ -244,8 +242,7 @@ class SoakStage:
         return (await list_offsets(self._source, [(topic, partition)], LATEST))[topic, partition]
 
     async def copies(self, least: int, deadline_s: float) -> None:
-        """Returns when so many records more have come to the target. Raises DeadlinePassed, or says that the mirror
-        has ended."""
+        """Returns when so many records more have come; DeadlinePassed, or that the mirror has ended."""
         before = self.target.records
 
         async def has_copied() -> bool:
@@ -291,8 +288,7 @@ class SoakStage:
             await asyncio.sleep(_POLL_S)
 
     async def until_all_stored(self, idle_s: float) -> None:
-        """Return when the stored offsets are the ends of the source. Raises DeadlinePassed after ``idle_s`` seconds
-        without progress."""
+        """Until the stored offsets are the source's ends; DeadlinePassed after ``idle_s`` without progress."""
         least, idle_since_s = await self._offsets_not_stored(), time.monotonic()
         while least:
             if time.monotonic() - idle_since_s > idle_s:

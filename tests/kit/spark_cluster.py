@@ -1,7 +1,4 @@
-"""Sparks that the mirror does not start itself, of what the pip package holds: a standalone cluster, a Connect server.
-
-Their Python cannot import this project, only what it depends on, as on executors where nobody installed it.
-"""
+"""Sparks that the mirror does not start itself, on executors where nobody installed this project."""
 
 from __future__ import annotations
 
@@ -40,11 +37,7 @@ _CORES: Final = 4
 
 
 def bare_python(folder: Path, *, without: str = "") -> Path:
-    """A Python with the project's dependencies and not the project; ``without`` names a module that it lacks too.
-
-    A path file names the folder of the dependencies; path files within that, such as an editable install's, are not
-    read.
-    """
+    """A Python with the project's dependencies and not the project; ``without`` names a module that it lacks too."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     python = folder / "bin" / "python"
     (packages,) = folder.glob("lib/python*/site-packages")
@@ -74,7 +67,6 @@ class Spark:
         raise NotImplementedError
 
     def members(self) -> list[Member]:
-        """All processes there are now."""
         return [
             Member(_ROLES[name.rstrip("0123456789")], member.process) if member.pid == pid else member
             for name, pid in self._pids.items()

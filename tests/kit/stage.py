@@ -231,7 +231,6 @@ class Stage:
         return sum(proxy.passed_bytes(Direction.REQUESTS) for proxy in proxies)
 
     def release(self) -> None:
-        """Let all proxies pass what they hold."""
         for proxy in (*self.proxies, *self.source_proxies):
             proxy.release()
 
@@ -249,7 +248,6 @@ class Stage:
         )
 
     def members(self) -> list[Member]:
-        """The mirror's processes, and those of a Spark that is not its own."""
         return [*self.mirror.members(), *(self.spark.members() if self.spark else [])]
 
     def slices(self) -> list[Member]:

@@ -18,8 +18,7 @@ CONNECTOR = "MirrorSourceConnector"
 
 
 async def stored_positions(bootstrap: str, alias: str, topics: Mapping[str, int]) -> dict[tuple[str, int], int]:
-    """The next source offset of each partition of ``topics`` (name to partitions) that has one stored on the target at
-    ``bootstrap``, for the flow from ``alias``: that of the position, unless Java's offset was altered since."""
+    """The next source offset of each stored partition: the position's, unless Java's was altered since."""
     state = status_and_offset_topics.SourceOffsets()
     settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="stored", where="the target")
     cluster = Cluster(settings)

@@ -40,7 +40,6 @@ class Stream:
         return begun
 
     async def end(self, *topics: str) -> None:
-        """Write to these no more; returns once all that was written has arrived, so that they may be deleted."""
         for partition in [one for one in self.written if one.topic in topics]:
             del self.written[partition]
         self._settling = asyncio.Event()
@@ -70,7 +69,6 @@ class Stream:
                 self.longest_pause_s = max(self.longest_pause_s, wrote_s - before_s)
 
     async def read(self, partitions: list[Partition]) -> None:
-        """Until cancelled."""
         remote = {Partition(f"{self.alias}.{one.topic}", one.partition): one for one in partitions}
         async with AIOKafkaConsumer(bootstrap_servers=self.eu.bootstrap, auto_offset_reset="earliest") as consumer:
             consumer.assign(list(remote))
@@ -92,7 +90,6 @@ def longest_gap_s(seen_s: list[float], since_s: float) -> float:
 
 
 async def appear(stream: Stream, topics: list[str]) -> None:
-    """Wait until the copies of these are made."""
     cluster = eu_cluster(stream)
     remote = {f"{stream.alias}.{topic}" for topic in topics}
     try:

@@ -46,10 +46,7 @@ _FIRST_LOOKS: Final = (*_LOOKS, API_VERSIONS)
 
 @dataclass(slots=True)
 class RoundResult:
-    """What happened in a round. Seconds count from the blow. ``faults`` are for people; none means all is well.
-
-    A round is ``missed`` when nobody resumed and the copy went on exact: the blow hit a slice that had just ended.
-    """
+    """A round; seconds from the blow; ``missed``: it hit a slice that had just ended, and the copy was exact."""
 
     number: int
     what: str
@@ -242,8 +239,7 @@ class Strike:
         wait_until(condition, _LOOK_DEADLINE_S, what, _LOOK_POLL_S)
 
     def _has_left_group(self) -> bool:
-        """Nobody asks a broker that was frozen for longer than the worker's lease until it goes on: a cluster may take
-        that long to come up with a successor."""
+        """A cluster may take long to find a successor for a broker that was frozen past the worker's lease."""
         lines = self._stage.mirror.log_lines(self._log_start)
         return self._round.path is Path.FROZEN and any(_LEFT in line for line in lines)
 

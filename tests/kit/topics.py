@@ -35,11 +35,7 @@ async def make_topics(
 
 
 async def until_led(cluster: Cluster, partitions: Mapping[str, int]) -> None:
-    """Until each topic has that many partitions with leaders that answer.
-
-    The controller answers who makes a topic; its brokers hear of it a moment later, and of one that was deleted under
-    the same name too.
-    """
+    """Until each topic has so many partitions that lead: brokers hear of it after the controller has answered."""
     async with asyncio.timeout(_LED_DEADLINE_S):
         while not await _are_led(cluster, partitions):  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)

@@ -1,10 +1,4 @@
-"""How long groups take to move if the source is dead: 10,000 partitions whose copying did not end cleanly, 200 groups,
-50 ms to the target and back, and target partitions without a leader. Goal: all others are moved in 60 s, and each group
-that is left is named with a reason and a remedy.
-
-What a killed mirror leaves behind is written as it writes it: positions that are not handed over, the offset map, a
-checkpoint of each group and partition. No record is copied.
-"""
+"""How long 200 groups on 10,000 partitions take to move if the source is dead and 50 ms away. Goal: 60 s."""
 
 from __future__ import annotations
 
@@ -330,7 +324,6 @@ def _say(line: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return 0 if the goal was reached."""
     parser = argparse.ArgumentParser(prog="failover_gone", description=__doc__)
     parser.add_argument("--partitions", type=int, default=10_000, help="of the flow, all not cleanly ended")
     parser.add_argument("--groups", type=int, default=200)

@@ -1,9 +1,4 @@
-"""How large the internal topics are after a week of busy partitions, and how long a start reads them.
-
-The records of a week are written with the timestamps that they would have, by the pace of a task: five progress records
-a minute for each partition, then a full position and Java's offset. The broker's cleaner runs meanwhile, but with
-``--uncleaned``, where the topics have Kafka's default settings, as those of an earlier version.
-"""
+"""How large the internal topics are after a week of busy partitions, cleaned or not, and how long a start takes."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Take the quorum from some target partitions and measure what the others lose.
-
-Three target brokers, one of them frozen for minutes. It holds a replica of the ``stuck`` partitions, which need all
-three (``min.insync.replicas`` 3), and none of the ``healthy`` ones; the other two brokers lead both. Goal: while the
-broker is frozen, 95 % or more of what is written to the healthy partitions is copied, and the stuck ones catch up
-exactly once it is back.
-"""
+"""Freeze a broker that ``stuck`` partitions need. Goal: 95 % of the others' records are copied meanwhile."""
 
 from __future__ import annotations
 
@@ -62,8 +56,6 @@ def _make_target_topics(bootstrap: str, counts: Mapping[str, int]) -> None:
 
 
 class _Ends:
-    """Both ends of the healthy partitions."""
-
     def __init__(self, source: KafkaCluster, target: KafkaCluster, partitions: int) -> None:
         nodes = ",".join(f"127.0.0.1:{node.port}" for at, node in enumerate(target.nodes) if at != _VICTIM)
         self._clusters = [
@@ -176,7 +168,6 @@ def _say(line: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return 0 if the goal was reached."""
     parser = argparse.ArgumentParser(prog="no_quorum", description=__doc__)
     parser.add_argument("--partitions", type=int, default=1000, help="of both topics (default 1000)")
     parser.add_argument("--stuck", type=int, default=200, help="of these without quorum (default 200)")

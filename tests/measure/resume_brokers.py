@@ -1,9 +1,4 @@
-"""Resume by counting on brokers of several releases: fence, roll segments, let the cleaner run, lose the successor, and
-take over again. Also what a release does with an epoch that a client raises by itself.
-
-``resume_brokers [--versions 2.8.2 3.9.1 4.3.1]``: prints a line per release and target, and returns 0 if each takeover
-was exact, or announced at least as many records as appear twice.
-"""
+"""Resume by counting on several releases: fence, roll, clean, lose the successor, take over; exact or announced."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""How much of a slow link a backlog uses, and whether each change of epochs on it is clean.
-
-Every connection to one side passes a proxy that lets ``--rates`` megabytes a second through: first the target's, then
-the source's. Goal: 90 % of the link, no unclean change of epochs.
-"""
+"""How much of a slow link (``--rates``, MB/s) a backlog uses. Goal: 90 %, and no unclean change of epochs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Lines by package, as ``docs/size.md`` has them: ``python -m tests.packaging.size`` writes the page.
-
-``--check`` compares the page with the tree. A package may shrink; one that grows beyond its row needs the page written
-again in the same commit.
-"""
+"""``python -m tests.packaging.size`` writes the lines by package to ``docs/size.md``; ``--check`` refuses growth."""
 
 from __future__ import annotations
 
@@ -62,7 +58,6 @@ def rounded(lines: int) -> int:
 
 
 def allowed(text: str) -> dict[str, Size]:
-    """The rows of the page."""
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
     return {name.strip("`"): Size(int(files), int(lines)) for name, files, lines in rows}
 

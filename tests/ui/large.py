@@ -1,8 +1,4 @@
-"""A flow of 10,000 partitions in the browser: how soon the page is painted, and how long an update keeps it busy.
-
-The reports are the real ones, over a flow that is not copied. Run by ``make ui``; the bounds need a machine with a core
-to spare.
-"""
+"""10,000 partitions in the browser (``make ui``): how soon the page is painted, how long an update keeps it busy."""
 
 from __future__ import annotations
 

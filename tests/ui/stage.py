@@ -88,7 +88,6 @@ class Stage:
         return found
 
     def limit(self, topic: str, record_bytes: int) -> None:
-        """Set the largest record that a target topic takes."""
         admin = KafkaAdminClient(bootstrap_servers=self.eu.bootstrap)
         admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {LARGEST: str(record_bytes)})])
         admin.close()
@@ -133,7 +132,6 @@ class Stage:
 
     @contextmanager
     def quota(self, quota: Quota, bytes_per_s: int) -> Iterator[None]:
-        """The quota of the target is in force inside."""
         run(set_quota(self.eu, quota, bytes_per_s))
         try:
             yield

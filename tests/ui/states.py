@@ -1,7 +1,4 @@
-"""What the dashboard says in each state that needs an operator: a case each, with a screenshot. Run by ``make ui``.
-
-In this order, because the last cases leave the flow as they have made it.
-"""
+"""What the dashboard says in each state that needs an operator; in order, as the last cases leave the flow so."""
 
 from __future__ import annotations
 

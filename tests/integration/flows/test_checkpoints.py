@@ -110,9 +110,7 @@ async def _await_stand(eu: KafkaCluster, group: str, remote: str, offset: int) -
 
 
 def _are_counted(url: str, flow: FlowOf, feed: Feed, movers: list[Mover]) -> bool:
-    """Whether partitions of groups have a latency of their own, and heartbeats are counted.
-
-    A task that starts again, because another group was found, has those that it has written since."""
+    """Groups have latencies and heartbeats count, since the task's last start (when it found another group)."""
     families = text_string_to_metric_families(httpx.get(url, trust_env=False, timeout=90).text)
     samples = [sample for family in families for sample in family.samples]
     of_flow = [sample for sample in samples if sample.labels.get("source") == flow.alias]

@@ -46,8 +46,6 @@ def settings_of(eos: str, us: KafkaCluster, eu: KafkaCluster) -> dict[str, str]:
 
 
 class Site:
-    """The two clusters, and the mirror between them."""
-
     def __init__(self, us: KafkaCluster, eu: KafkaCluster, mirror: Mirror) -> None:
         self.us = us
         self.eu = eu

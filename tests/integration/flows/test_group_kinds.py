@@ -1,9 +1,4 @@
-"""Groups of every kind on both sides of a flow, made by Java's consumers: who gets checkpoints, who is moved, who is
-left alone, and what the log says of it.
-
-Only Java's consumers make groups of these kinds, so each group is a JVM of its own: ``make test`` has one group of each
-kind, ``make long`` those with members too.
-"""
+"""Groups of every kind, each a JVM of its own: who gets checkpoints, who is moved, and what the log says of it."""
 
 from __future__ import annotations
 
@@ -51,7 +46,6 @@ class Scene:
         self.remote = f"{self.alias}.{self.topic}"
 
     def properties(self) -> dict[str, str]:
-        """Of a mirror of this flow alone."""
         return {**two_flows(self.us, self.eu, self.name), f"{flows_of(self.name)[1].alias}->eu.enabled": "false"}
 
     def group(self, label: str) -> str:

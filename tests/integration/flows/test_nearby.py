@@ -42,11 +42,7 @@ class Scene:
         return far, near
 
     def reads_the_near_replica(self) -> bool:
-        """Whether a burst comes from the near replica alone.
-
-        A leader hears of the rack again a while after the near replica failed to answer, or was asked for records
-        that it did not have yet, so one burst may come from the leader.
-        """
+        """Of two bursts: a leader hears of the rack again a while after the near replica failed to answer."""
         far, near = self.copy()
         return far < LEAST_BYTES <= near
 

@@ -47,8 +47,6 @@ class Scene:
         return self.call("GET", path, status=200)
 
     def call(self, method: str, path: str, body: object = None, *, status: int) -> Any:
-        """Rebalances are waited out, as users have to."""
-
         def answered() -> httpx.Response | None:
             answer = httpx.request(method, f"{self.url}{path}", json=body, trust_env=False, timeout=_PATIENCE_S)
             return None if answer.status_code == 409 or _REBALANCE in answer.text else answer

@@ -1,7 +1,4 @@
-"""Topics of every shape through the real thing: two brokers, Spark, the command in a process of its own.
-
-One flow copies all of them while its epochs change every two seconds; each test then looks at its own topic.
-"""
+"""Topics of every shape in one flow whose epochs change every two seconds; each test looks at its own topic."""
 
 from __future__ import annotations
 

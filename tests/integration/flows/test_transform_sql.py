@@ -32,7 +32,6 @@ BEGAN_MS = int(time.time() * 1000)
 
 
 def number(index: int) -> bytes | None:
-    """The value of a record."""
     if index % 10 == 3:
         return b"drop me"
     if index % 50 == 7:

@@ -1,8 +1,4 @@
-"""``python -m tests.interop.plugins.record``: lets Java's worker write every case, and keeps what it wrote and says.
-
-Done by hand when cases are added, for it takes minutes; the records are in ``recorded.json``, what it says of settings
-in ``definitions.json``.
-"""
+"""``python -m tests.interop.plugins.record``: records what Java's worker writes of every case, by hand, in minutes."""
 
 from __future__ import annotations
 

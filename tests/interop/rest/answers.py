@@ -107,7 +107,6 @@ def _sorted_list(body: Any) -> Any:
 
 
 def _shape(body: Any) -> Any:
-    """Names and types of the fields."""
     if isinstance(body, dict):
         return {key: _shape(value) for key, value in body.items()}
     if isinstance(body, list):

@@ -1,8 +1,4 @@
-"""``python -m tests.interop.rest.record``: asks Java's worker everything and writes what it says, and what it stores.
-
-Done by hand when requests are added, for it takes minutes; the answers are in ``recorded.json``, the records of the
-internal topics in ``tests/interop/recorded``.
-"""
+"""``python -m tests.interop.rest.record``: records what Java's worker answers and stores, by hand, in minutes."""
 
 from __future__ import annotations
 

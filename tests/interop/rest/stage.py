@@ -31,10 +31,7 @@ class Stage:
 
 
 def stage(session: Session, bootstrap: str, folder: Path) -> Stage:
-    """Under names of its own in a cluster. In requests and kept answers ``$FOLDER`` is a folder with ``lines.txt``
-    (:data:`LINES`), ``$TOPIC`` where its lines go, ``$WORKER`` the worker's address, ``$BOOTSTRAP`` the cluster's,
-    ``$GROUP`` the group; and ``$SOURCE`` and ``$TARGET`` are the aliases of a dedicated worker's flow. Not for a
-    running loop."""
+    """Names of its own in a cluster, and what ``$FOLDER``, ``$TOPIC`` ... stand for; not for a running loop."""
     (folder / "lines.txt").write_text(LINES)
     return _dedicated(session, bootstrap, folder) if session.dedicated else _worker(session, bootstrap, folder)
 

@@ -30,7 +30,6 @@ class Program(Protocol):
 
 @contextmanager
 def start_java(session: Session, scene: Stage, folder: Path) -> Iterator[Program]:
-    """Java's, once it serves."""
     log = folder / "java.log"
     if session.dedicated:
         with JavaMirrorMaker(scene.properties, log, heap="512m", jvm_options=QUICK_JVM) as maker:
@@ -44,7 +43,6 @@ def start_java(session: Session, scene: Stage, folder: Path) -> Iterator[Program
 
 @contextmanager
 def start_ours(session: Session, scene: Stage, folder: Path) -> Iterator[Program]:
-    """Ours, once it serves."""
     if session.dedicated:
         with Mirror(scene.properties, folder) as mirror:
             mirror.start()

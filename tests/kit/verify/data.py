@@ -107,7 +107,6 @@ async def make(bootstrap: str, topics: Sequence[Topic]) -> None:
 
 
 async def fill(bootstrap: str, topics: Sequence[Topic], content: Content, megabytes: float, written: Written) -> None:
-    """Write about so many megabytes of record values over all topics."""
     large = [topic for topic in topics if not topic.lone]
     share = max(int(megabytes * 1_000_000 / len(large) / PARTITIONS / _VALUE_BYTES), 20)
     for topic in topics:

@@ -40,9 +40,7 @@ FULL: Final = "--full"
 
 
 class Scene:
-    """Use as a context manager. ``merged``: the mirror merges small batches. At the end of ``copy`` the mirror has
-    stopped; ``pairs`` are what it copied, read from the brokers' files. ``spark``: the keys of the Spark that
-    verifies; none for this machine's."""
+    """A stopped mirror's copy (``pairs``) to be verified, on a Spark with these keys; ``merged``: small batches."""
 
     def __init__(
         self, directory: Path, *, seed: int, megabytes: float, merged: bool = False, topics: Sequence[Topic] = TOPICS
@@ -91,7 +89,6 @@ class Scene:
             assert mirror.stop() == 0
 
     def fill(self, megabytes: float) -> None:
-        """Write so much to the source, over all topics."""
         asyncio.run(data.fill(self.us.bootstrap, self.topics, self._content, megabytes, self.written))
 
     def await_copied(self) -> None:
@@ -143,7 +140,6 @@ class Scene:
         return planted
 
     def has_stored(self) -> bool:
-        """Whether a range is stored as compared."""
         return asyncio.run(self._has_stored())
 
     async def _has_stored(self) -> bool:
