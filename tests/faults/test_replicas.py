@@ -11,10 +11,10 @@ from functools import partial
 import pytest
 
 from connect.core.errors import ClusterUnreachable, RetriableError
-from connect.kafka.security.connection_settings import connection_settings
 from connectors.verification.direct import compare_topics
 from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, TopicPair
+from tests.kit.clients import settings_of
 from tests.kit.direct import Broker, Replicas
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.processes import slices, wait_until
@@ -70,11 +70,8 @@ class World:
             assert report.is_exact, "\n".join(faults_of(report)) + "\n".join(self.mirror.log_lines()[-20:])
 
     async def compare_one(self, topic: str, remote: str, records: int) -> None:
-        source, target = (
-            connection_settings({"bootstrap.servers": one.bootstrap}, client_id="compare", where=one.name)
-            for one in (self.solo, self.trio)
-        )
-        report = await compare_topics(source, target, {topic: remote})
+        sides = settings_of(self.solo.bootstrap), settings_of(self.trio.bootstrap)
+        report = await compare_topics(*sides, {topic: remote})
         assert (report.partitions, report.records, report.difference) == (1, records, None)
 
     def copy_both_ways(self, first: int) -> None:

@@ -10,13 +10,13 @@ from functools import partial
 from typing import Final
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer
 
-from connect.embedded import cluster_config
 from tests.kit import boards
 from tests.kit.brokers import KafkaCluster
 from tests.kit.direct import Broker
-from tests.kit.mirror import SMALL, Mirror
+from tests.kit.mirror import SMALL, Mirror, with_rest
+from tests.kit.moving import commit
 from tests.kit.processes import Role, find, wait_until
 from tests.kit.prometheus import PROMETHEUS, PROMTOOL, Prometheus, started
 from tests.kit.seen import Seen
@@ -70,7 +70,7 @@ class Scene:
         self.until(lambda: self.to_broker.end(remote) >= first + count, f"{remote} has all")
 
 
-def _properties(source: KafkaCluster, target: KafkaCluster, port: int) -> dict[str, str]:
+def _properties(source: KafkaCluster, target: KafkaCluster) -> dict[str, str]:
     return {
         "clusters": "well, strict, eu",
         "well.bootstrap.servers": source.bootstrap,
@@ -93,28 +93,25 @@ def _properties(source: KafkaCluster, target: KafkaCluster, port: int) -> dict[s
         "well->eu.emit.checkpoints.interval.seconds": "1",
         "eu.offset.flush.interval.ms": "500",
         "refresh.topics.interval.seconds": "1",
-        "dedicated.mode.enable.public.rest": "true",
-        "listeners": f"http://{cluster_config.HOST}:{port}",
     }
 
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    (port,) = cluster_config.choose(1)
-    address = f"{cluster_config.HOST}:{port}"
-    directory = tmp_path_factory.mktemp("boards")
+    rest, directory = with_rest(), tmp_path_factory.mktemp("boards")
+    url = rest["listeners"]
     with (
         KafkaCluster.start("well") as source,
         KafkaCluster.start("eu") as target,
-        Mirror(_properties(source, target, port), directory) as mirror,
-        started(address, directory) as prometheus,
+        Mirror({**_properties(source, target), **rest}, directory) as mirror,
+        started(url.removeprefix("http://"), directory) as prometheus,
     ):
         broker = Broker(source, 0)
         for topic in (_TOPIC, _STRICT_TOPIC):
             broker.make_topic(topic, [[1]])
-        asyncio.run(_commit(source.bootstrap))
+        asyncio.run(commit(source.bootstrap, "well-group", {_TOPIC: 1}))  # else there is no task of checkpoints
         mirror.start()
-        scene = Scene(mirror, f"http://{address}", (source, target), prometheus)
+        scene = Scene(mirror, url, (source, target), prometheus)
         scene.copies(_TOPIC, f"well.{_TOPIC}", 0, 100)
         scene.copies(_STRICT_TOPIC, f"strict.{_STRICT_TOPIC}", 0, 100)
         yield scene
@@ -210,16 +207,6 @@ def _gap_skipped_and_task_failed(scene: Scene) -> None:
 def _worker_killed(scene: Scene) -> None:
     scene.mirror.kill()
     scene.fires("HeliographWorkerDown", "HeliographAbsent")
-
-
-async def _commit(bootstrap: str) -> None:
-    """A group, because without one there is no task of checkpoints."""
-    async with AIOKafkaConsumer(
-        bootstrap_servers=bootstrap, group_id="well-group", enable_auto_commit=False
-    ) as consumer:
-        partition = TopicPartition(_TOPIC, 0)
-        consumer.assign([partition])
-        await consumer.commit({partition: 1})
 
 
 async def _without_key(bootstrap: str) -> None:

@@ -13,8 +13,8 @@ from aiokafka.errors import KafkaError
 
 from connect.embedded.brokers import KafkaCluster
 from connect.embedded.java import cache_dir
-from tests.interop.flow import read_all
 from tests.kit import confined
+from tests.kit.copies import read_all
 from tests.kit.mirror import Mirror, one_flow
 from tests.kit.processes import wait_until
 from tests.kit.topics import make_topics

@@ -9,12 +9,12 @@ from functools import partial
 from typing import Final
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer
 
-from connect.embedded import cluster_config
 from tests.kit.brokers import KafkaCluster
 from tests.kit.direct import Broker
-from tests.kit.mirror import SMALL, Mirror
+from tests.kit.mirror import SMALL, Mirror, with_rest
+from tests.kit.moving import commit
 from tests.kit.processes import wait_until
 from tests.kit.seen import Seen
 from tests.kit.shapes import configure
@@ -53,7 +53,7 @@ def stuck() -> Iterator[KafkaCluster]:
         yield cluster
 
 
-def _properties(still: KafkaCluster, eu: KafkaCluster, port: int) -> dict[str, str]:
+def _properties(still: KafkaCluster, eu: KafkaCluster) -> dict[str, str]:
     return {
         "clusters": "still, bare, eu",
         "still.bootstrap.servers": still.bootstrap,
@@ -70,8 +70,7 @@ def _properties(still: KafkaCluster, eu: KafkaCluster, port: int) -> dict[str, s
         "still->eu.emit.heartbeats.enabled": "true",
         "still->eu.emit.checkpoints.interval.seconds": "1",
         "eu.offset.flush.interval.ms": "500",
-        "dedicated.mode.enable.public.rest": "true",
-        "listeners": f"http://{cluster_config.HOST}:{port}",
+        **with_rest(),
     }
 
 
@@ -80,10 +79,10 @@ def seen(still: KafkaCluster, stuck: KafkaCluster, tmp_path_factory: pytest.Temp
     """The running mirror with a hundred records copied; at the end it stops and leaves no process behind."""
     source, target = Broker(still, 0), Broker(stuck, 0)
     source.make_topic(_TOPIC, [[1]])
-    asyncio.run(_commit(still.bootstrap))
-    (port,) = cluster_config.choose(1)
-    with Mirror(_properties(still, stuck, port), tmp_path_factory.mktemp("seen")) as mirror:
-        seen = _Seen(mirror, f"http://{cluster_config.HOST}:{port}", source, target)
+    asyncio.run(commit(still.bootstrap, "still-group", {_TOPIC: 1}))  # else there is no task of checkpoints
+    properties = _properties(still, stuck)
+    with Mirror(properties, tmp_path_factory.mktemp("seen")) as mirror:
+        seen = _Seen(mirror, properties["listeners"], source, target)
         mirror.start()
         seen.copies(100)
         yield seen
@@ -285,15 +284,6 @@ class _Seen(Seen):
 
 def _is_there(broker: Broker, topic: str) -> bool:
     return broker.end(topic) >= 0
-
-
-async def _commit(bootstrap: str) -> None:
-    """A group, for without one there is no task of checkpoints."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id="still-group", enable_auto_commit=False)
-    async with consumer:
-        partition = TopicPartition(_TOPIC, 0)
-        consumer.assign([partition])
-        await consumer.commit({partition: 1})
 
 
 async def _record_rejected(bootstrap: str, topics: tuple[str, ...]) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from tests.interop.flow import read_all
 from tests.kit.brokers import KafkaCluster
 from tests.kit.copied import AHEAD, LATE, RECORDS, Copied
+from tests.kit.copies import read_all
 from tests.kit.dying import Ended, run_dying
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
@@ -60,7 +60,7 @@ async def test_a_failover_and_the_failback_end_as_if_nobody_had_killed_them(
     acts = await end_though_killed(command("failback", copied, copied.us))
     assert {"TxnOffsetCommitRequest", "EndTxnRequest"} <= set(acts)
     used_meanwhile = {group: min(offset + 4, RECORDS) for group, offset in copied.groups.items()}
-    assert await copied.stored_at_source() == used_meanwhile
+    assert await copied.stored(copied.us) == used_meanwhile
     assert await copied.before(copied.us) == {
         group: offset for group, offset in copied.groups.items() if offset != used_meanwhile[group]
     }

@@ -28,7 +28,6 @@ from connect.cli.commands.failover import (
 )
 from connect.cli.daemons.flow_worker import worker_config
 from connect.kafka.authorization import AclBinding, describe_acls
-from connect.kafka.cluster import Cluster
 from connect.kafka.log.committed_offsets import list_groups
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.tracing import trace_with
@@ -36,8 +35,8 @@ from connect.runtime.audit import AuditLog
 from connectors.config.mm2_properties import Flow, load
 from connectors.failover.clusters_and_lease import FailoverInProgress, hold, site
 from tests.kit.brokers import KafkaCluster
+from tests.kit.clients import cluster_at
 from tests.kit.copied import AHEAD, RECORDS, Copied
-from tests.kit.groups import cluster_at
 from tests.kit.moving import commit
 
 pytestmark = [pytest.mark.integration]
@@ -84,12 +83,9 @@ async def test_records_that_only_the_target_holds_are_not_passed_over_in_silence
 
 async def audited(copied: Copied) -> list[dict[str, Any]]:
     flow = Flow(load(copied.file), copied.us, copied.eu)
-    cluster = Cluster(flow.clients().target_admin())
-    audit = AuditLog(cluster, cast(Admin, None), worker_config(flow).audit_topic, "")
-    try:
+    async with cluster_at(copied.bootstrap[copied.eu]) as cluster:
+        audit = AuditLog(cluster, cast(Admin, None), worker_config(flow).audit_topic, "")
         return list((await audit.report({}))["entries"])
-    finally:
-        await cluster.close()
 
 
 async def test_two_at_once_and_the_second_is_told(copied: Copied, capsys: Capture) -> None:
@@ -108,18 +104,14 @@ async def test_two_at_once_and_the_second_is_told(copied: Copied, capsys: Captur
 async def test_a_group_that_somebody_uses_is_not_moved(copied: Copied, capsys: Capture) -> None:
     group, *_ = copied.groups
     for alias, words in ((copied.us, "stop its consumers"), (copied.eu, "has members")):
-        consumer = AIOKafkaConsumer(
+        async with AIOKafkaConsumer(
             copied.topic,
             bootstrap_servers=copied.bootstrap[alias],
             group_id=group,
             enable_auto_commit=False,
             session_timeout_ms=120_000,
-        )
-        await consumer.start()
-        try:
+        ):
             code, reported = await run(copied.arguments(executes=True, leaves_unreplicated=True), capsys)
-        finally:
-            await consumer.stop()
         assert code == EXIT_SOME_LEFT
         assert [one for one in reported["blocked"] if one["group"] == group and words in one["why"] + one["remedy"]]
         others = {name: offset for name, offset in copied.wanted().items() if name != group}
@@ -171,11 +163,8 @@ async def test_a_rehearsal_changes_nothing_and_says_what_a_failover_would(copied
         and f"RPO, if {copied.us} were lost now: " in said
     )
     assert set((await copied.stored()).values()) == {None}
-    cluster = cluster_at(copied.bootstrap[copied.eu])
-    try:
+    async with cluster_at(copied.bootstrap[copied.eu]) as cluster:
         assert not [group for group in await list_groups(cluster) if group.startswith("heliograph-rehearse-")]
-    finally:
-        await cluster.close()
 
 
 @pytest.mark.parametrize("damaged", [{3: b"another"}, {}], ids=["it differs", "it is equal"])
@@ -297,11 +286,8 @@ async def test_a_failback_moves_groups_only_once_what_came_back_is_verified(
 
 
 async def rules_of(kafka: KafkaCluster) -> list[AclBinding]:
-    cluster = cluster_at(kafka.bootstrap)
-    try:
+    async with cluster_at(kafka.bootstrap) as cluster:
         return await describe_acls(cluster)
-    finally:
-        await cluster.close()
 
 
 def ended_well(command: list[str], lines: int) -> bool:

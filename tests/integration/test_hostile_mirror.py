@@ -22,8 +22,8 @@ from aiokafka.errors import KafkaError
 from connect.wire import batch as wire
 from connect.wire import records
 from connect.wire.fetch_produce import uvarint
-from tests.interop.flow import read_all
 from tests.kit.brokers import KafkaCluster
+from tests.kit.copies import read_all
 from tests.kit.direct import Broker
 from tests.kit.logs import batch_of
 from tests.kit.mirror import CALM, Mirror, one_flow, with_rest

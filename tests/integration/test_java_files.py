@@ -14,9 +14,9 @@ import pytest
 from connect.embedded import cluster_config
 from connect.embedded.brokers import KafkaCluster
 from connectors.formats.mirror_records import Checkpoint, Heartbeat
-from tests.interop.flow import read_all
+from tests.kit.clients import cluster_at
+from tests.kit.copies import read_all
 from tests.kit.direct import Broker
-from tests.kit.groups import cluster_at
 from tests.kit.java_files import BYTES, JSON, SAMPLE_MIRROR, SAMPLE_WORKER, full_examples, short_source
 from tests.kit.mirror import Mirror
 from tests.kit.moving import commit
@@ -55,11 +55,8 @@ def _records(cluster: KafkaCluster, topic: str) -> list[tuple[bytes | None, byte
 
 def _topics(cluster: KafkaCluster) -> set[str]:
     async def asked() -> set[str]:
-        connected = cluster_at(cluster.bootstrap)
-        try:
+        async with cluster_at(cluster.bootstrap) as connected:
             return set((await connected.metadata(None)).topics)
-        finally:
-            await connected.close()
 
     return asyncio.run(asked())
 

@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from kafka.admin import KafkaAdminClient
 
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.log.topic_admin import Admin
-from connect.kafka.security.connection_settings import connection_settings
-from tests.interop.flow import read_all
+from tests.kit.clients import cluster_and_admin, stock_admin
+from tests.kit.copies import read_all
 from tests.kit.flow_group import FlowGroup
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.processes import Role, wait_until
@@ -40,12 +38,9 @@ def clusters() -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
 
 def _topics(cluster: KafkaCluster) -> dict[str, int]:
     """Every topic with its partitions, but for the brokers' own."""
-    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
-    try:
+    with stock_admin(cluster.bootstrap) as admin:
         names = [name for name in admin.list_topics() if not name.startswith("__")]
         return {each["name"]: len(each["partitions"]) for each in admin.describe_topics(names)}
-    finally:
-        admin.close()
 
 
 async def _write(cluster: KafkaCluster, topic: str) -> None:
@@ -148,9 +143,5 @@ def _await_count(mirror: Mirror, cluster: KafkaCluster, topic: str, records: int
 
 
 async def _policies(cluster: KafkaCluster, topics: list[str]) -> set[str | None]:
-    settings = connection_settings({"bootstrap.servers": cluster.bootstrap}, client_id="judge", where="the judge")
-    admin = Admin(settings)
-    try:
+    async with cluster_and_admin(cluster.bootstrap) as (_, admin):
         return {config["cleanup.policy"] for config in (await admin.describe_topic_configs(topics)).values()}
-    finally:
-        await admin.close()

@@ -16,8 +16,8 @@ from connect.embedded import cluster_config
 from connect.kafka.log.offsets import LATEST, list_offsets
 from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, Report, TopicPair
+from tests.kit.clients import cluster_at
 from tests.kit.flow_group import SOURCE, FlowGroup
-from tests.kit.groups import cluster_at
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.processes import wait_until
 from tests.kit.topics import make_topics
@@ -121,13 +121,11 @@ class _Fleet:
 
     async def _ends(self, flow: _Flow) -> Mapping[int, int]:
         """Of the remote topic's partitions; empty where it is not there yet."""
-        cluster = cluster_at(self._clusters[flow.target])
         try:
-            found = await list_offsets(cluster, [(flow.topic, index) for index in _INDEXES], LATEST)
+            async with cluster_at(self._clusters[flow.target]) as cluster:
+                found = await list_offsets(cluster, [(flow.topic, index) for index in _INDEXES], LATEST)
         except RetriableError:
             return {}
-        finally:
-            await cluster.close()
         return {index: end for (_, index), end in found.items()}
 
     async def compare(self, flow: _Flow) -> Report:

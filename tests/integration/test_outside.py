@@ -14,7 +14,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from tests.interop.flow import read_all
+from tests.kit.copies import read_all
 from tests.kit.java_mm2 import run_tool
 from tests.kit.outside import (
     BACKWARDS,
@@ -323,13 +323,9 @@ def test_a_group_goes_along_and_heartbeats_tell_that_the_way_is_open(world: Outs
 
 
 async def commit(bootstrap: str, group: str, partition: TopicPartition, offset: int) -> None:
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False)
-    await consumer.start()
-    try:
+    async with AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False) as consumer:
         consumer.assign([partition])
         await consumer.commit({partition: offset})
-    finally:
-        await consumer.stop()
 
 
 def test_plan_and_drift_at_this_scale(begun: tuple[Outside, Command]) -> None:

@@ -199,22 +199,18 @@ def test_what_a_start_would_continue_is_told_of_a_java_offset_of_a_group_and_of_
         async with AIOKafkaProducer(bootstrap_servers=eu.bootstrap) as producer:
             key = status_and_offset_topics.mirror_key("MirrorSourceConnector", "goes", "continued-java", 0)
             await producer.send_and_wait(stored, status_and_offset_topics.mirror_value(4), key=key)
-        mirror_maker_1 = AIOKafkaConsumer(
+        async with AIOKafkaConsumer(
             "continued-group",
             bootstrap_servers=us.bootstrap,
             group_id="mm1-group",
             enable_auto_commit=False,
             session_timeout_ms=60_000,
-        )
-        await mirror_maker_1.start()
-        try:
+        ) as mirror_maker_1:
             await mirror_maker_1.commit({TopicPartition("continued-group", 0): 7})
             assert (await asyncio.to_thread(checked))[0] == 2
             (reported,) = json.loads(capsys.readouterr().out)["flows"]
             assert reported["running"]
             assert any("mm1-group" in obstacle for obstacle in reported["obstacles"])
-        finally:
-            await mirror_maker_1.stop()
 
     def checked() -> tuple[int]:
         return (run_check(file, flow=None, as_json=True, everything=True, watch_s=0.1),)

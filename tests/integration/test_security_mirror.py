@@ -24,6 +24,7 @@ from tests.integration.test_shapes import assert_copied
 from tests.kit import shapes
 from tests.kit.batches import topics_of
 from tests.kit.brokers import KafkaCluster
+from tests.kit.clients import stock_admin
 from tests.kit.direct import Broker
 from tests.kit.leaks import seen_of_processes
 from tests.kit.mirror import PATIENT
@@ -180,19 +181,13 @@ def test_a_blow_leaves_neither_gap_nor_duplicate_nor_disorder(stage: BothWays) -
 
 
 def refuse_ids(stage: BothWays) -> None:
-    admin = KafkaAdminClient(bootstrap_servers=stage.eu.bootstrap)
-    try:
+    with stock_admin(stage.eu.bootstrap) as admin:
         admin.create_acls([ACL(OTHER, "*", ACLOperation.ALL, ACLPermissionType.ALLOW, IDS)])
-    finally:
-        admin.close()
 
 
 def grant_ids(stage: BothWays) -> None:
-    admin = KafkaAdminClient(bootstrap_servers=stage.eu.bootstrap)
-    try:
+    with stock_admin(stage.eu.bootstrap) as admin:
         admin.delete_acls([ACLFilter(OTHER, "*", ACLOperation.ANY, ACLPermissionType.ANY, IDS)])
-    finally:
-        admin.close()
 
 
 def grants(stage: BothWays, begin: int) -> list[str]:

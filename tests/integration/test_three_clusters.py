@@ -18,8 +18,8 @@ from connect.cli.commands.topology import run_topology
 from connect.embedded.brokers import KafkaCluster
 from connectors.client import heartbeat_topics, replication_hops, upstream_clusters
 from connectors.formats.mirror_records import Checkpoint, Heartbeat
-from tests.interop.flow import read_all
-from tests.kit.groups import cluster_at
+from tests.kit.clients import cluster_at
+from tests.kit.copies import read_all
 from tests.kit.java_client import DEFAULT, ask_java
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.moving import commit
@@ -76,11 +76,8 @@ async def _fill(alias: str, bootstrap: str) -> None:
 
 
 async def _topics(bootstrap: str) -> set[str]:
-    cluster = cluster_at(bootstrap)
-    try:
+    async with cluster_at(bootstrap) as cluster:
         return set((await cluster.metadata(None)).topics)
-    finally:
-        await cluster.close()
 
 
 def _orders(bootstrap: str) -> set[str]:

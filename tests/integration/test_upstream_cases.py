@@ -24,9 +24,8 @@ from connectors.client import (
 )
 from connectors.formats.mirror_records import OffsetSync
 from connectors.formats.types import TopicPartition
-from tests.interop.flow import read_all
-from tests.kit.copies import partition_count
-from tests.kit.mirror import CALM, SMALL, Mirror
+from tests.kit.copies import partition_count, read_all
+from tests.kit.mirror import CALM, FOLLOWED_GROUPS, Mirror, one_flow
 from tests.kit.moving import COMPACTED, KINDS, PLACES, PLAIN, Feed, Mover, commit, committed, end_of, not_once
 from tests.kit.processes import wait_until
 from tests.kit.stock import Stock
@@ -57,20 +56,11 @@ def test_from_the_latest_with_an_empty_partition_and_a_sync_for_each_record(
     topic, group, alias = f"kept-{name}", f"{name}-group", f"us{name}"
     syncs_topic = f"mm2-offset-syncs.{alias}.internal"
     properties = {
-        "clusters": f"{alias}, eu",
-        f"{alias}.bootstrap.servers": us.bootstrap,
-        "eu.bootstrap.servers": eu.bootstrap,
-        f"{alias}->eu.enabled": "true",
-        "topics": topic,
+        **one_flow(us.bootstrap, eu.bootstrap, topic, alias, tasks=1),
         "groups": group,
         "replication.policy.class": _IDENTITY,
-        **SMALL,
         **CALM,
-        "emit.checkpoints.enabled": "true",
-        "emit.checkpoints.interval.seconds": "1",
-        "refresh.groups.interval.seconds": "1",
-        "sync.group.offsets.enabled": "true",
-        "sync.group.offsets.interval.seconds": "1",
+        **FOLLOWED_GROUPS,
         f"{alias}->eu.consumer.auto.offset.reset": "latest",
         "offset-syncs.topic.location": "target",
         "offset.lag.max": "0",
@@ -100,7 +90,7 @@ def test_from_the_latest_with_an_empty_partition_and_a_sync_for_each_record(
             _POLL_S,
         )
         assert first >= _OLD
-        assert asyncio.run(partition_count(eu, topic)) == 2
+        assert asyncio.run(partition_count(eu.bootstrap, topic)) == 2
         # A group in the middle, which only a sync near it translates.
         asyncio.run(commit(us.bootstrap, group, {topic: end - 1}))
         wait_until(
@@ -129,26 +119,17 @@ def test_identity_replication_of_all_that_a_mirror_does(us: KafkaCluster, eu: Ka
     name = uuid.uuid4().hex[:6]
     alias, wide = f"us{name}", f"wide-{name}"
     properties = {
-        "clusters": f"{alias}, eu",
-        f"{alias}.bootstrap.servers": us.bootstrap,
-        "eu.bootstrap.servers": eu.bootstrap,
-        f"{alias}->eu.enabled": "true",
+        **one_flow(us.bootstrap, eu.bootstrap, f".*-{name}", alias, tasks=1),
         f"{alias}.consumer.isolation.level": "read_committed",
-        "topics": f".*-{name}",
         "groups": f"{name}-.*",
         "replication.policy.class": _IDENTITY,
-        **SMALL,
         **CALM,
         "emit.heartbeats.enabled": "true",
         "heartbeats.replication.enabled": "true",
-        "emit.checkpoints.enabled": "true",
-        "emit.checkpoints.interval.seconds": "1",
-        "sync.group.offsets.enabled": "true",
-        "sync.group.offsets.interval.seconds": "1",
+        **FOLLOWED_GROUPS,
         "sync.topic.configs.enabled": "true",
         "sync.topic.configs.interval.seconds": "1",
         "refresh.topics.interval.seconds": "1",
-        "refresh.groups.interval.seconds": "1",
     }
     feed, movers = Feed(us.bootstrap, name), [Mover(f"{name}-{place}") for place in _PLACES]
     asyncio.run(_prepare(us, feed, movers, wide))

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient
 
 from connect.embedded.brokers import QUICK_JVM, KafkaCluster
 from connectors.client import translate_offsets
 from connectors.formats.mirror_records import Checkpoint, Heartbeat
-from tests.interop.flow import read_all
+from tests.kit.clients import cluster_and_admin
+from tests.kit.copies import read_all
 from tests.kit.java_client import DEFAULT, ask_java, offsets_reported
 from tests.kit.java_mm2 import JavaMirrorMaker
-from tests.kit.mirror import SMALL, Mirror
+from tests.kit.mirror import FOLLOWED_GROUPS, SMALL, Mirror
 from tests.kit.moving import PLAIN, TRANSACTIONS, Feed, commit, committed, end_of, read
 from tests.kit.processes import wait_until
 
@@ -51,11 +51,8 @@ class Turns:
             "groups": self.groups,
             f"{self.alias}.consumer.isolation.level": "read_committed",
             **SMALL,
-            "emit.checkpoints.enabled": "true",
-            "emit.checkpoints.interval.seconds": "1",
+            **FOLLOWED_GROUPS,
             "emit.heartbeats.enabled": "true",
-            "sync.group.offsets.enabled": "true",
-            "sync.group.offsets.interval.seconds": "1",
             "refresh.groups.interval.seconds": "2",
             "offset.lag.max": "10",
             "eu.offset.flush.interval.ms": "1000",
@@ -184,9 +181,5 @@ async def _offsets(bootstrap: str, topic: str) -> dict[object, int]:
 
 async def _forget_heartbeats(bootstrap: str) -> None:
     """Its name is fixed, and others of this cluster's tests would mirror it."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    try:
+    async with cluster_and_admin(bootstrap) as (_, admin):
         await admin.delete_topics(["heartbeats"])
-    finally:
-        await admin.close()

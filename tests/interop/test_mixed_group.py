@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 
-from tests.interop.flow import create_topic, read_all
 from tests.kit.brokers import KafkaCluster
-from tests.kit.groups import cluster_at, describe
+from tests.kit.clients import cluster_at
+from tests.kit.copies import read_all
+from tests.kit.groups import describe
 from tests.kit.java_connect import JavaWorker
 from tests.kit.processes import wait_until
 from tests.kit.rest_client import RestClient
+from tests.kit.topics import make_topics
 from tests.kit.workers import OurWorker, worker_properties
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -52,7 +54,7 @@ class _Lines:
 
     async def prepare(self) -> None:
         for name in self.names():
-            await create_topic(self.bootstrap, name, 1)
+            await make_topics(self.bootstrap, {name: 1})
         self.append()
 
     def config(self, name: str) -> dict[str, Any]:
@@ -229,8 +231,7 @@ def _story(lines: _Lines, folder: Path, stack: ExitStack) -> None:
 
 async def _last_seen_with(lines: _Lines, members: int, since_s: float) -> float:
     """When the group was last seen with so many members, on the monotonic clock; once it has fewer."""
-    cluster = cluster_at(lines.bootstrap)
-    try:
+    async with cluster_at(lines.bootstrap) as cluster:
         async with asyncio.timeout(_DEADLINE_S):
             while True:
                 asked_s = time.monotonic()
@@ -239,8 +240,6 @@ async def _last_seen_with(lines: _Lines, members: int, since_s: float) -> float:
                     return since_s
                 since_s = asked_s if seen is not None else since_s
                 await asyncio.sleep(_POLL_S)
-    finally:
-        await cluster.close()
 
 
 def _short_story(lines: _Lines, folder: Path, stack: ExitStack) -> None:

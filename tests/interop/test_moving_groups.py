@@ -13,14 +13,13 @@ from typing import Final, NamedTuple
 import pytest
 
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.cluster import Cluster
-from connect.kafka.security.connection_settings import connection_settings
 from connectors import client
 from connectors.client import Offsets, translate_offsets_of
 from connectors.formats.mirror_records import Checkpoint
 from connectors.formats.types import TopicPartition
 from connectors.offset_map.reader import MapReader
-from tests.interop.flow import read_all
+from tests.kit.clients import cluster_at
+from tests.kit.copies import read_all
 from tests.kit.java_client import ask_java, offsets_reported
 from tests.kit.map_judge import judge_map
 from tests.kit.mirror import Mirror
@@ -175,9 +174,7 @@ async def _judge(stage: Stage, there: Mapping[tuple[FlowOf, str], _There]) -> No
     """The rest is processed on the target by one half of each, and back on the source by the other."""
     faults: list[str] = []
     exact = 0
-    settings = connection_settings({"bootstrap.servers": stage.eu.bootstrap}, client_id="judge", where="eu")
-    cluster = Cluster(settings, "eu")
-    try:
+    async with cluster_at(stage.eu.bootstrap, "eu") as cluster:
         for flow in stage.flows:
             maps = MapReader(cluster, f"mm2-offset-map.{flow.alias}.internal")
             await maps.follow()
@@ -198,8 +195,6 @@ async def _judge(stage: Stage, there: Mapping[tuple[FlowOf, str], _There]) -> No
                         found = not_once(one.seen[kind], stage.feed.written[kind], is_compacted=kind == COMPACTED)
                         exact += not found
                         faults += [f"{flow.policy} {mover.group} {kind} {way}: {fault}" for fault in found[:3]]
-    finally:
-        await cluster.close()
     for flow in stage.flows:
         for topic in stage.feed.topics.values():
             place, maps_topic = TopicPartition(topic, 0), f"mm2-offset-map.{flow.alias}.internal"

@@ -13,15 +13,14 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from connect.embedded.brokers import QUICK_JVM
-from connect.kafka.cluster import Cluster
-from connect.kafka.security.connection_settings import connection_settings
 from connectors.checkpoint.offset_translation import OffsetSyncStore
 from connectors.formats.mirror_records import OffsetSync
 from connectors.formats.types import TopicPartition
 from connectors.offset_map.reader import MapReader
 from connectors.offset_map.runs_and_chunks import OffsetLocation
-from tests.interop.flow import read_all
 from tests.kit.brokers import KafkaCluster
+from tests.kit.clients import cluster_at
+from tests.kit.copies import read_all
 from tests.kit.java_mm2 import JavaMirrorMaker, judged
 from tests.kit.mirror import CALM, Mirror, one_flow
 from tests.kit.processes import wait_until
@@ -147,10 +146,9 @@ def _await_syncs(eu: KafkaCluster, alias: str, ends: Mapping[str, int], runs: Ca
 
 async def _mapped(eu: KafkaCluster, alias: str, ends: Mapping[str, int]) -> dict[str, list[int]]:
     """Where a group goes on by the map, for each offset up to behind the end."""
-    cluster = Cluster(connection_settings({"bootstrap.servers": eu.bootstrap}, client_id="map", where="eu"), "eu")
-    reader = MapReader(cluster, f"mm2-offset-map.{alias}.internal")
     found: dict[str, list[int]] = {}
-    try:
+    async with cluster_at(eu.bootstrap, "eu") as cluster:
+        reader = MapReader(cluster, f"mm2-offset-map.{alias}.internal")
         await reader.follow()
         for source, end in ends.items():
             pair = reader.current(TopicPartition(source, 0))
@@ -158,8 +156,6 @@ async def _mapped(eu: KafkaCluster, alias: str, ends: Mapping[str, int]) -> dict
             places = [await reader.forward(pair, offset) for offset in range(end + 2)]
             assert {one.place for one in places if one is not None} <= {OffsetLocation.INSIDE, OffsetLocation.GAP}
             found[source] = [one.offset for one in places if one is not None]
-    finally:
-        await cluster.close()
     return found
 
 

@@ -10,10 +10,12 @@ from aiokafka.structs import ConsumerRecord
 
 from connect.core.status_and_offset_topics import SourceOffsets, apply, mirror_key, mirror_value
 from connect.embedded.brokers import QUICK_JVM, KafkaCluster
-from tests.interop.flow import CONNECTOR, Flow, create_topic, mirrored, read_all
+from tests.interop.flow import CONNECTOR, Flow, mirrored
 from tests.kit.checker import Checker, Report, TopicPair
+from tests.kit.copies import read_all
 from tests.kit.java_mm2 import JavaMirrorMaker
 from tests.kit.mirror import Mirror
+from tests.kit.topics import make_topics
 from tests.kit.writer import Load, Writer
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -33,7 +35,7 @@ _OFFSET_PARTITIONS = 25
 @pytest.mark.long
 async def test_java_then_ours_then_java(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
     flow = Flow(us.bootstrap, eu.bootstrap)
-    await create_topic(us.bootstrap, flow.source_topic, flow.partitions)
+    await make_topics(us.bootstrap, {flow.source_topic: flow.partitions})
     begun_keys = await _begin_by_hand(flow)
     pair = TopicPair(flow.source_topic, flow.target_topic, flow.partitions)
     load = Load(flow.source_topic, flow.partitions, codec="lz4", batch_records=50)
@@ -80,8 +82,8 @@ def _java(flow: Flow, log: Path) -> JavaMirrorMaker:
 
 async def _begin_by_hand(flow: Flow) -> set[bytes]:
     """A topic whose records have their offsets as values, and offsets to go on from as we write them; their keys."""
-    await create_topic(flow.source, flow.begun_topic, flow.partitions)
-    await create_topic(flow.target, flow.offsets_topic, _OFFSET_PARTITIONS, {"cleanup.policy": "compact"})
+    await make_topics(flow.source, {flow.begun_topic: flow.partitions})
+    await make_topics(flow.target, {flow.offsets_topic: _OFFSET_PARTITIONS}, {"cleanup.policy": "compact"})
     async with AIOKafkaProducer(bootstrap_servers=flow.source, acks="all") as producer:
         for partition in range(flow.partitions):
             for offset in range(_BEGUN_RECORDS):

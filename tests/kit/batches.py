@@ -10,10 +10,10 @@ from kafka.protocol.producer.produce import ProduceRequest
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
-from connect.kafka.security.connection_settings import connection_settings
 from connect.wire import batch as wire
 from connect.wire import records
 from connectors.dataplane import fetch_api
+from tests.kit.clients import cluster_at
 
 #: Of batches by a producer without an id.
 NO_PRODUCER = (-1, -1, -1)
@@ -85,8 +85,5 @@ class Topics:
 
 @asynccontextmanager
 async def topics_of(bootstrap: str) -> AsyncIterator[Topics]:
-    cluster = Cluster(connection_settings({"bootstrap.servers": bootstrap}, client_id="batches", where="test"))
-    try:
+    async with cluster_at(bootstrap) as cluster:
         yield Topics(cluster)
-    finally:
-        await cluster.close()

@@ -17,9 +17,9 @@ from typing import Final
 from aiokafka import AIOKafkaProducer
 
 from connect.embedded.brokers import DEFAULT_VERSION
-from connect.kafka.security.connection_settings import connection_settings
 from connectors.verification.direct import compare_topics
 from tests.kit.brokers import KafkaCluster, numbers_of
+from tests.kit.clients import settings_of
 from tests.kit.copies import write_transactions
 from tests.kit.kill import run
 from tests.kit.old_messages import FORMATS, write_old
@@ -113,11 +113,8 @@ async def _write_plain(bootstrap: str, topic: str) -> None:
 
 async def _compare_shapes(stage: Stage, topics: Sequence[str]) -> tuple[int, list[str]]:
     """How many records were compared, and what is different."""
-    us, eu = (
-        connection_settings({"bootstrap.servers": cluster.bootstrap}, client_id="compat", where=name)
-        for name, cluster in (("us", stage.us), ("eu", stage.eu))
-    )
-    report = await compare_topics(us, eu, {topic: f"us.{topic}" for topic in topics})
+    sides = settings_of(stage.us.bootstrap), settings_of(stage.eu.bootstrap)
+    report = await compare_topics(*sides, {topic: f"us.{topic}" for topic in topics})
     return report.records, [report.difference] if report.difference else []
 
 

@@ -20,11 +20,11 @@ from kafka.protocol.producer.produce import ProduceRequest
 
 from connect.embedded.brokers import KafkaCluster
 from connect.embedded.cluster_config import HOST
-from connect.kafka.cluster import Cluster
 from connect.kafka.connection import Connection
 from connect.kafka.log.compacted_topic import LogRecord, read_to_end
 from connect.kafka.security.connection_settings import connection_settings
 from connect.wire import records
+from tests.kit.clients import cluster_at
 
 _TIMEOUT_MS: Final = 20_000
 #: Of what goes to the controller, which may be frozen: to be asked again.
@@ -43,12 +43,9 @@ class Replicas(NamedTuple):
 
 async def value_numbers(bootstrap: str, topic: str) -> list[int]:
     """The numbers in the values of a topic's committed records, as ``Broker.produce`` writes them."""
-    cluster = Cluster(connection_settings({"bootstrap.servers": bootstrap}, client_id="copied", where="the target"))
     found: list[LogRecord] = []
-    try:
+    async with cluster_at(bootstrap) as cluster:
         await read_to_end(cluster, topic, found.append, read_committed=True)
-    finally:
-        await cluster.close()
     return [int((one.value or b"").split()[1]) for one in found]
 
 

@@ -14,7 +14,8 @@ from connect.core.model import State
 from connect.core.status_and_offset_topics import StatusLog
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.compacted_topic import LogRecord, read_to_end
-from tests.kit.groups import cluster_at, describe
+from tests.kit.clients import settings_of
+from tests.kit.groups import describe
 from tests.kit.processes import wait_until
 
 SOURCE: Final = "MirrorSourceConnector"
@@ -37,11 +38,10 @@ class FlowGroup:
     def __init__(self, bootstrap: str, alias: str) -> None:
         self._alias = alias
         self._runner = asyncio.Runner()
-        self._bootstrap = bootstrap
+        self._cluster = Cluster(settings_of(bootstrap))
 
     def __enter__(self) -> Self:
         self._runner.__enter__()
-        self._cluster = self._runner.run(self._opened())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -85,9 +85,6 @@ class FlowGroup:
             self._runner.run(read_to_end(self._cluster, f"mm2-{topic}.{self._alias}.internal", _ignoring(apply)))
         except RetriableError:
             return
-
-    async def _opened(self) -> Cluster:
-        return cluster_at(self._bootstrap)
 
     async def _round(self) -> Round | None:
         picture = await describe(self._cluster, f"{self._alias}-mm2")

@@ -19,8 +19,8 @@ from connect.embedded import cluster_config
 from connect.embedded.brokers import QUICK_JVM, KafkaCluster
 from connect.kafka.log.offsets import LATEST, list_offsets
 from tests.kit.checker import Checker, Report, TopicPair
+from tests.kit.clients import cluster_at
 from tests.kit.flow_group import SOURCE, FlowGroup
-from tests.kit.groups import cluster_at
 from tests.kit.java_mm2 import JavaMirrorMaker
 from tests.kit.java_program import java_command, write_log4j2
 from tests.kit.mirror import Mirror, one_flow
@@ -175,14 +175,12 @@ class FlowNodes:
         return self._runner.run(self._asked_ends())
 
     async def _asked_ends(self) -> dict[tuple[str, int], int]:
-        cluster = cluster_at(self._eu.bootstrap)
+        remote = [(f"{self.alias}.{load.topic}", index) for load in self._loads for index in range(load.partitions)]
         try:
-            remote = [(f"{self.alias}.{load.topic}", index) for load in self._loads for index in range(load.partitions)]
-            return await list_offsets(cluster, remote, LATEST)
+            async with cluster_at(self._eu.bootstrap) as cluster:
+                return await list_offsets(cluster, remote, LATEST)
         except RetriableError:
             return {}
-        finally:
-            await cluster.close()
 
     async def _store_idle(self, names: Sequence[str]) -> None:
         topic = f"mm2-configs.{self.alias}.internal"

@@ -26,13 +26,12 @@ from bench.latency import busy_loops
 from bench.machine import this_run
 from bench.rows import BUSY, Partitions
 from connect.embedded.brokers import QUICK_JVM
-from connect.kafka.cluster import Cluster
 from connect.kafka.log.compacted_topic import LogRecord, read_to_end
 from connect.kafka.log.producer import OutRecord
-from connect.kafka.security.connection_settings import connection_settings
 from connectors.formats.position import KeyKind, decode_kind
 from tests.kit import rest_load
 from tests.kit.brokers import KafkaCluster
+from tests.kit.clients import cluster_at
 from tests.kit.internal_rounds import write_rounds
 from tests.kit.large_bodies import ENDPOINTS, MIB, OBJECTS, send
 from tests.kit.lateness import GOAL_BEAT_S, GOAL_STALL_S, Lateness
@@ -124,7 +123,6 @@ def rows_of(found: Measured) -> list[Partitions]:
 
 async def fill_map(bootstrap: str, records: int) -> int:
     """Repeat a cleanly stopped mirror's positions and open chunks, as 86ae19d did; return how many records."""
-    cluster = Cluster(connection_settings({"bootstrap.servers": bootstrap}, client_id="late", where="late"))
     last: dict[tuple[int, bytes], OutRecord] = {}
 
     def keep(record: LogRecord) -> None:
@@ -133,14 +131,12 @@ async def fill_map(bootstrap: str, records: int) -> int:
             if record.value is not None:
                 last[record.partition, record.key] = OutRecord(_MAP, record.key, record.value)
 
-    try:
+    async with cluster_at(bootstrap) as cluster:
         await read_to_end(cluster, _MAP, keep, read_committed=True)
         moment: dict[tuple[str, int], list[OutRecord]] = {}
         for (partition, _), record in last.items():
             moment.setdefault((_MAP, partition), []).append(record)
         return await write_rounds(cluster, [moment], max(1, records // len(last)), _COMMIT_MS)
-    finally:
-        await cluster.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +11,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.structs import ConsumerRecord
 
 from connect.kafka.log.committed_offsets import Committed, committed
-from tests.kit.groups import cluster_at
+from tests.kit import members
+from tests.kit.clients import cluster_at
 from tests.kit.mirror import Mirror, write_properties
 
 #: A member that is killed is missed after six seconds, a round is known of after half a one.
@@ -77,18 +76,12 @@ async def numbers(bootstrap: str, topic: str) -> dict[int, list[int]]:
 
 
 async def stored(bootstrap: str, group: str) -> dict[tuple[str, int], Committed]:
-    cluster = cluster_at(bootstrap)
-    try:
+    async with cluster_at(bootstrap) as cluster:
         return await committed(cluster, group)
-    finally:
-        await cluster.close()
 
 
 async def until(ask: Callable[[], Awaitable[bool]], what: str) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not await ask():
-        assert time.monotonic() < end, f"never: {what}"
-        await asyncio.sleep(0.3)
+    await members.until(ask, what, DEADLINE_S)
 
 
 class SpreadJudge:

@@ -13,10 +13,10 @@ from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.compacted_topic import reader
 from connect.kafka.log.offsets import EARLIEST, LATEST, list_offset
-from connect.kafka.security.connection_settings import connection_settings
 from connectors.formats.types import TopicPartition
 from connectors.offset_map.reader import MapReader
 from connectors.offset_map.runs_and_chunks import MapPair, MappedOffset, OffsetLocation
+from tests.kit.clients import cluster_at
 
 #: A fault.
 UNKNOWN: Final = "a record of the target that the map does not know"
@@ -64,11 +64,7 @@ async def judge_map(
     looks: int | None = None,
 ) -> Verdict:
     """Judge a pair at rest by the map in ``topic``; ``looks``: about so many records of a long log, None: every one."""
-    ours, theirs = (
-        Cluster(connection_settings({"bootstrap.servers": one.bootstrap}, client_id="judge", where=one.name), one.name)
-        for one in (source, target)
-    )
-    try:
+    async with cluster_at(source.bootstrap) as ours, cluster_at(target.bootstrap) as theirs:
         maps = MapReader(theirs, topic, partitions=[partition])
         await maps.follow()
         pair, position = maps.current(partition), maps.position(partition)
@@ -80,9 +76,6 @@ async def judge_map(
         await _judge_forward(maps, pair, before, after, position.next_source_offset, verdict, looks)
         await _judge_reverse(maps, pair, before, after, verdict, looks)
         return verdict
-    finally:
-        await ours.close()
-        await theirs.close()
 
 
 async def read_log(cluster: Cluster, partition: TopicPartition, *, read_committed: bool) -> Log:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,11 +22,19 @@ SETTINGS = GroupSettings(
 )
 
 
-async def until(seen: Callable[[], object], what: str, timeout_s: float = 120.0) -> None:
+async def until(seen: Callable[[], object], what: str, timeout_s: float = 200.0) -> None:
+    """Ask until the answer, or what an awaitable returns, is true."""
     give_up_s = time.monotonic() + timeout_s
-    while not seen():
+    while True:
+        asked_s = time.monotonic()
+        answer = seen()
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if answer:
+            return
         assert time.monotonic() < give_up_s, f"not within {timeout_s:g} s: {what}"
-        await asyncio.sleep(0.01)
+        # Half of a core at most is spent on looks, for what is waited for needs it.
+        await asyncio.sleep(max(0.01, min(time.monotonic() - asked_s, 0.2)))
 
 
 class Joiner:

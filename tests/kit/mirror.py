@@ -48,6 +48,15 @@ PATIENT: Final[Mapping[str, str]] = {
     "lease.ms": "30000",
 }
 
+#: In the file of a flow whose groups are moved at the target within a second or two.
+FOLLOWED_GROUPS: Final[Mapping[str, str]] = {
+    "emit.checkpoints.enabled": "true",
+    "emit.checkpoints.interval.seconds": "1",
+    "sync.group.offsets.enabled": "true",
+    "sync.group.offsets.interval.seconds": "1",
+    "refresh.groups.interval.seconds": "1",
+}
+
 #: In the file of a long run: epochs that end under load, so that slices hand over.
 HANDOVERS: Final[Mapping[str, str]] = {"copy.epoch.ms": "30000"}
 

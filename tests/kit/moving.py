@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
 from tests.kit.java_client import DEFAULT, IDENTITY
-from tests.kit.mirror import CALM, SMALL
+from tests.kit.mirror import CALM, FOLLOWED_GROUPS, SMALL
 from tests.kit.topics import make_topics
 
 #: Far less than positions take to be stored: whoever looks while producers write sees records that wait, always.
@@ -63,11 +63,7 @@ def two_flows(us: str, eu: str, name: str) -> Mapping[str, str]:
         "groups": f"{name}-.*",
         **SMALL,
         **CALM,
-        "emit.checkpoints.enabled": "true",
-        "emit.checkpoints.interval.seconds": "1",
-        "sync.group.offsets.enabled": "true",
-        "sync.group.offsets.interval.seconds": "1",
-        "refresh.groups.interval.seconds": "1",
+        **FOLLOWED_GROUPS,
         **{f"{flow.alias}.bootstrap.servers": us for flow in flows},
         **{f"{flow.alias}.consumer.isolation.level": "read_committed" for flow in flows},
         **{f"{flow.alias}->eu.enabled": "true" for flow in flows},

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from connect.kafka.cluster import Cluster
 from connect.kafka.log.offsets import LATEST, READ_COMMITTED, list_offsets
-from connect.kafka.security.connection_settings import connection_settings
+from tests.kit.clients import cluster_at
 from tests.kit.log_reader import reading
 from tests.kit.operators import Partition, Ran, Seen
 
@@ -73,15 +72,12 @@ async def read_history(bootstrap: str) -> dict[Place, list[Change]]:
                 changes.setdefault(place, []).append(Change(record.offset, offset, writer))
 
     partitions = [(_OFFSETS, index) for index in range(_OFFSETS_PARTITIONS)]
-    cluster = Cluster(connection_settings({"bootstrap.servers": bootstrap}, client_id="judge", where="the judge"))
-    try:
+    async with cluster_at(bootstrap) as cluster:
         async with asyncio.timeout(_DEADLINE_S):
             while await list_offsets(cluster, partitions, LATEST) != await list_offsets(  # noqa: ASYNC110
                 cluster, partitions, LATEST, READ_COMMITTED
             ):
                 await asyncio.sleep(0.5)
-    finally:
-        await cluster.close()
     async with reading(bootstrap, take, {_OFFSETS: _OFFSETS_PARTITIONS}) as reader:
         await reader.read_to_end()
     return changes

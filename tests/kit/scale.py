@@ -29,10 +29,10 @@ from connect.core.errors import RetriableError
 from connect.embedded.brokers import QUICK_JVM
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.offsets import LATEST, list_offsets
-from connect.kafka.security.connection_settings import connection_settings
 from tests.kit import marked
 from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, TopicPair
+from tests.kit.clients import cluster_at
 from tests.kit.java_mm2 import run_tool
 from tests.kit.lateness import Lateness
 from tests.kit.mirror import Mirror, one_flow, with_rest
@@ -200,9 +200,7 @@ class Scene:
         self, bootstrap: str, partitions: list[tuple[str, int]], timestamp_ms: int, began_s: float
     ) -> None:
         """Wait until every partition's leader tells an offset for a time."""
-        settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="scale", where="scale")
-        cluster = Cluster(settings)
-        try:
+        async with cluster_at(bootstrap) as cluster:
             while True:
                 with contextlib.suppress(RetriableError):  # not made yet
                     offsets = await list_offsets(cluster, partitions, timestamp_ms)
@@ -211,8 +209,6 @@ class Scene:
                 if time.monotonic() > began_s + _DEADLINE_S or (self.mirror.pid and not self.mirror.is_running):
                     raise AssertionError(f"not all partitions in {_DEADLINE_S:g} s: {self.mirror.log_lines()[-3:]}")
                 await asyncio.sleep(_LOOK_S)
-        finally:
-            await cluster.close()
 
     async def latencies_ms(self, count: int) -> list[float]:
         """From before a record is sent to after it is consumed, one at a time, in one partition."""
@@ -238,10 +234,9 @@ class Scene:
 
     async def backlog_copied(self, records: int, before: int) -> float:
         """Records a second while the middle of a backlog was copied; ``before`` it there were so many at the target."""
-        settings = connection_settings({"bootstrap.servers": self._eu}, client_id="scale", where="scale")
-        cluster, until_s, began = Cluster(settings), time.monotonic() + _DEADLINE_S, (0.0, 0)
+        until_s, began = time.monotonic() + _DEADLINE_S, (0.0, 0)
         first, last = (before + int(records * share) for share in _FROM_TO)
-        try:
+        async with cluster_at(self._eu) as cluster:
             while time.monotonic() < until_s:
                 with contextlib.suppress(RetriableError):
                     now, copied = time.monotonic(), await self._busy_records(cluster)
@@ -250,18 +245,12 @@ class Scene:
                     if copied >= last and copied > began[1]:
                         return (copied - began[1]) / (now - began[0])
                 await asyncio.sleep(_LOOK_S)
-        finally:
-            await cluster.close()
         raise AssertionError(f"the backlog was not copied in {_DEADLINE_S:g} s: {self.mirror.log_lines()[-3:]}")
 
     async def busy_records(self) -> int:
         """How many the busy partitions have at the target."""
-        settings = connection_settings({"bootstrap.servers": self._eu}, client_id="scale", where="scale")
-        cluster = Cluster(settings)
-        try:
+        async with cluster_at(self._eu) as cluster:
             return await self._busy_records(cluster)
-        finally:
-            await cluster.close()
 
     async def _busy_records(self, cluster: Cluster) -> int:
         partitions = [(f"{ALIAS}.{_BUSY}", index) for index in range(self.topics[_BUSY])]

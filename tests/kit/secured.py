@@ -9,11 +9,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
-from kafka import KafkaAdminClient
 from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
 
 from connect.core.errors import SecurityError
@@ -22,6 +21,7 @@ from connect.kafka.connection import Connection
 from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
 from tests.kit.brokers import PROXIED, KafkaCluster
 from tests.kit.certificates import Party, make_party
+from tests.kit.clients import stock_admin
 from tests.kit.mirror import in_sync
 from tests.kit.pipe import Direction
 from tests.kit.proxied import ConnectionState
@@ -198,14 +198,11 @@ def _presenting(directory: Path, listener: str, party: Party) -> dict[str, str]:
 
 def set_password(cluster: KafkaCluster, user: str, password: str) -> None:
     """Make a user for SCRAM, or give it another password, once every broker takes it."""
-    admin: Any = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
-    try:
+    with stock_admin(cluster.bootstrap) as admin:
         for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
             # One call each: a user's credentials cannot be altered twice in one request.
             refused = admin.alter_user_scram_credentials([UserScramCredentialUpsertion(user, mechanism, password)])
             assert not any(refused.values()), refused
-    finally:
-        admin.close()
     properties = {
         "bootstrap.servers": cluster.bootstrap_of("SCRAM"),
         "security.protocol": LISTENERS["SCRAM"],

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Final, Self
 
 from connect.core.errors import RetriableError
-from connect.kafka.cluster import Cluster, PartitionMetadata
-from connect.kafka.security.connection_settings import connection_settings
+from connect.kafka.cluster import PartitionMetadata
 from connectors.formats.gap import STATES
 from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, TopicPair
-from tests.kit.mirror import SMALL, Mirror
+from tests.kit.clients import cluster_at
+from tests.kit.mirror import HANDOVERS, Mirror, one_flow
 from tests.kit.processes import DeadlinePassed
 from tests.kit.topics import make_topics
 from tests.kit.writer import Load, Writer
@@ -61,12 +61,8 @@ class _Side:
     async def partitions(self, witness: int) -> dict[tuple[str, int], PartitionMetadata]:
         """Every partition, as the broker with this index reports it."""
         port = self.kafka.nodes[witness].port
-        settings = connection_settings({"bootstrap.servers": f"127.0.0.1:{port}"}, client_id="judge", where="here")
-        cluster = Cluster(settings)
-        try:
+        async with cluster_at(f"127.0.0.1:{port}") as cluster:
             topics = (await cluster.metadata(None)).topics
-        finally:
-            await cluster.close()
         return {(name, index): row for name, topic in topics.items() for index, row in topic.partitions.items()}
 
 
@@ -103,16 +99,9 @@ class FrozenLeader:
         await self._exits.aclose()
 
     def _properties(self) -> dict[str, str]:
-        return {
-            "clusters": "us, eu",
-            "us.bootstrap.servers": self._us.kafka.bootstrap,
-            "eu.bootstrap.servers": self._eu.kafka.bootstrap,
-            "us->eu.enabled": "true",
-            "us->eu.topics": ", ".join(load.topic for load in _LOADS),
-            **{key: "3" if key.endswith("replication.factor") else value for key, value in SMALL.items()},
-            "tasks.max": "2",
-            "copy.epoch.ms": "30000",
-        }
+        topics = ", ".join(load.topic for load in _LOADS)
+        flow = one_flow(self._us.kafka.bootstrap, self._eu.kafka.bootstrap, topics)
+        return {**flow, **{key: "3" for key in flow if key.endswith("replication.factor")}, **HANDOVERS}
 
     async def play(self) -> Blow:
         """One round: freeze, wait for an election, thaw, wait until all replicas are in sync and the copy caught up."""

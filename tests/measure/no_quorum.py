@@ -12,9 +12,9 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from kafka.admin import KafkaAdminClient, NewTopic
+from kafka.admin import NewTopic
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
@@ -22,7 +22,8 @@ from connect.kafka.log.offsets import LATEST, list_offsets
 from connect.kafka.security.connection_settings import connection_settings
 from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, TopicPair
-from tests.kit.mirror import CALM, Mirror, replicated
+from tests.kit.clients import stock_admin
+from tests.kit.mirror import CALM, Mirror, one_flow, replicated
 from tests.kit.topics import make_topics
 from tests.kit.writer import Load, Writer
 
@@ -39,20 +40,17 @@ _LOOK_S: Final = 1.0
 
 def _make_target_topics(bootstrap: str, counts: Mapping[str, int]) -> None:
     """``healthy`` on the first two brokers only, ``stuck`` on all three; leaders alternate between the first two."""
-    admin: Any = KafkaAdminClient(bootstrap_servers=bootstrap, client_id="measure")
     pairs = [(1, 2), (2, 1)]
     assigned = {
         _HEALTHY: {index: list(pairs[index % 2]) for index in range(counts[_HEALTHY])},
         _STUCK: {index: [*pairs[index % 2], _VICTIM_ID] for index in range(counts[_STUCK])},
     }
-    try:
+    with stock_admin(bootstrap) as admin:
         for name, needed in ((_HEALTHY, "2"), (_STUCK, "3")):
             configs = {"min.insync.replicas": needed}
             admin.create_topics(
                 [NewTopic(name=f"us.{name}", replica_assignments=assigned[name], topic_configs=configs)]
             )
-    finally:
-        admin.close()
 
 
 class _Ends:
@@ -111,15 +109,6 @@ async def _run(options: argparse.Namespace, directory: Path) -> list[str]:
     counts = {_HEALTHY: options.partitions - options.stuck, _STUCK: options.stuck}
     config = {"min.insync.replicas": "2", "default.replication.factor": "3"}
     loads = [Load(name, count, batch_records=20) for name, count in counts.items()]
-    properties = {
-        **replicated(_NODES),
-        **CALM,  # the frozen broker may coordinate the workers' group
-        "offset-syncs.topic.replication.factor": "1",  # at the source
-        "clusters": "us, eu",
-        "us->eu.enabled": "true",
-        "us->eu.topics": ", ".join(counts),
-        "tasks.max": "2",
-    }
     faults: list[str] = []
     with (
         KafkaCluster.start("us", config={"offsets.topic.replication.factor": "1"}) as source,
@@ -127,7 +116,9 @@ async def _run(options: argparse.Namespace, directory: Path) -> list[str]:
     ):
         await make_topics(source.bootstrap, counts)
         await asyncio.to_thread(_make_target_topics, target.bootstrap, counts)
-        properties |= {"us.bootstrap.servers": source.bootstrap, "eu.bootstrap.servers": target.bootstrap}
+        flow = one_flow(source.bootstrap, target.bootstrap, ", ".join(counts))
+        # The frozen broker may coordinate the workers' group.
+        properties = {**flow, **replicated(_NODES), **CALM}
         pairs = [TopicPair(name, f"us.{name}", count) for name, count in counts.items()]
         ends = _Ends(source, target, counts[_HEALTHY])
         async with Checker(source.bootstrap, target.bootstrap, pairs) as checker:

@@ -21,7 +21,7 @@ from PIL import Image
 from playwright.sync_api import Browser, ConsoleMessage, Page, ViewportSize
 
 from tests.kit.brokers import KafkaCluster
-from tests.kit.mirror import Mirror, one_flow, with_rest
+from tests.kit.mirror import FOLLOWED_GROUPS, Mirror, one_flow, with_rest
 from tests.kit.processes import wait_until
 from tests.kit.quotas import Quota, set_quota
 from tests.kit.topics import make_topics
@@ -209,11 +209,8 @@ def staged(browser: Browser, directory: Path, changes: Mapping[str, str] | None 
             **rest,
             "us->eu.on.source.gap": "skip",
             "audit.enable": "true",
-            "emit.checkpoints.enabled": "true",
-            "emit.checkpoints.interval.seconds": "1",
+            **FOLLOWED_GROUPS,
             "refresh.groups.interval.seconds": "2",
-            "sync.group.offsets.enabled": "true",
-            "sync.group.offsets.interval.seconds": "1",
             "rest.auth.basic.file": str(users),
             "rest.auth.admins": "User:admin",
             "rest.auth.operators": "User:operator",

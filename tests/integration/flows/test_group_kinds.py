@@ -17,7 +17,7 @@ from connect.embedded.brokers import QUICK_JVM
 from connect.kafka.log.committed_offsets import CLASSIC, CONSUMER, SHARE, GroupListing, list_groups
 from connectors.client import TopicPartition, translate_offsets_of
 from tests.kit.brokers import KafkaCluster
-from tests.kit.groups import cluster_at
+from tests.kit.clients import cluster_at
 from tests.kit.java_mm2 import COORDINATES, run_tool
 from tests.kit.java_program import java_command
 from tests.kit.mirror import Mirror
@@ -88,11 +88,8 @@ class Scene:
 
     def groups(self, bootstrap: str) -> Mapping[str, GroupListing]:
         async def listed() -> Mapping[str, GroupListing]:
-            cluster = cluster_at(bootstrap)
-            try:
+            async with cluster_at(bootstrap) as cluster:
                 return await list_groups(cluster)
-            finally:
-                await cluster.close()
 
         return asyncio.run(listed())
 
@@ -181,10 +178,7 @@ def test_groups_with_members(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path)
 
 def _topics(scene: Scene) -> set[str]:
     async def asked() -> set[str]:
-        cluster = cluster_at(scene.eu)
-        try:
+        async with cluster_at(scene.eu) as cluster:
             return set((await cluster.metadata(None)).topics)
-        finally:
-            await cluster.close()
 
     return asyncio.run(asked())

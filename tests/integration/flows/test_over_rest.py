@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaProducer
 
 from connect.cli.commands.lag_and_status import run_lag
 from connect.embedded.brokers import KafkaCluster
-from tests.interop.flow import read_all
+from tests.kit.copies import read_all
 from tests.kit.direct import Broker
 from tests.kit.documented import Block, blocks, curl, curl_commands, misshapen
 from tests.kit.moving import commit

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from connect.cli.commands.rest_client import RestClient, WorkerRefused, WorkerUnreachable
 from connect.cli.main import app
-from tests.interop.flow import read_all
+from tests.kit.copies import read_all
 from tests.kit.mirror import SMALL, write_properties
 from tests.kit.moving import commit
 from tests.kit.processes import wait_until

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from connect.embedded.brokers import KafkaCluster
 from tests.interop import stored
-from tests.interop.flow import read_all
 from tests.interop.rest import recording
 from tests.interop.rest.answers import Answer
 from tests.interop.rest.asks import Session
@@ -18,6 +17,7 @@ from tests.interop.rest.play import play
 from tests.interop.rest.requests import SESSIONS
 from tests.interop.rest.stage import stage
 from tests.interop.rest.started import start_java
+from tests.kit.copies import read_all
 
 _PATIENCE_S = 60.0
 

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from connect.embedded import cluster_config
-from tests.interop.flow import Flow, create_topic
+from tests.interop.flow import Flow
 from tests.interop.rest.asks import Session
 from tests.interop.rest.play import Place
 from tests.interop.session_key import read_session_key
+from tests.kit.topics import make_topics
 from tests.kit.workers import worker_properties
 
 LINES: Final = "one\ntwo\nthree\n"
@@ -41,7 +42,7 @@ def _worker(session: Session, bootstrap: str, folder: Path) -> Stage:
     properties = worker_properties(bootstrap, group, session.changes)
     url = f"{properties['listeners']}/"
     topic = f"{group}-lines"
-    asyncio.run(create_topic(bootstrap, topic, 1))
+    asyncio.run(make_topics(bootstrap, {topic: 1}))
     topics = {
         "configs": (properties["config.storage.topic"], 1),
         "offsets": (properties["offset.storage.topic"], int(properties["offset.storage.partitions"])),

@@ -168,12 +168,8 @@ async def put_slots(bootstrap: str, topics: Sequence[Topic], content: Content) -
 
 @asynccontextmanager
 async def producer(bootstrap: str, **options: Any) -> AsyncIterator[Any]:
-    client = AIOKafkaProducer(bootstrap_servers=bootstrap, request_timeout_ms=120_000, **options)
-    await client.start()
-    try:
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, request_timeout_ms=120_000, **options) as client:
         yield client
-    finally:
-        await client.stop()
 
 
 def properties(us: str, eu: str, topics: Sequence[Topic], more: Mapping[str, str]) -> dict[str, str]:
