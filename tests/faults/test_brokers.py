@@ -89,7 +89,6 @@ class Scene:
         return self.stage.proxies[0]
 
     def under_load(self) -> None:
-        """Returns once so much more has been copied."""
         loaded = self.stage.passed_bytes() + LOAD_BYTES
         wait_until(lambda: self.stage.passed_bytes() >= loaded, DEADLINE_S, "the mirror copies under load")
 

@@ -27,7 +27,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SEED = 17
 DEADLINE_S = 240.0
-POLL_S = 0.1
 #: Kafka's node ids are one above the indexes.
 FIRST, SECOND, THIRD = 1, 2, 3
 #: Into the three brokers: one topic that goes on with two of them, one that needs all.
@@ -80,10 +79,10 @@ class World:
         solo.produce("replicated-cut", first, 50)
         self.broker(FIRST).produce(TORN, first, 50)
         self.await_end(CUT, end)
-        wait_until(lambda: solo.end(f"trio.{TORN}") >= end, DEADLINE_S, f"{TORN} is copied to {end}", POLL_S)
+        wait_until(lambda: solo.end(f"trio.{TORN}") >= end, DEADLINE_S, f"{TORN} is copied to {end}")
         for target, alias, topic in ((self.trio, "us", "replicated-cut"), (self.solo, "trio", TORN)):
             stored = partial(stored_positions, target.bootstrap, alias, {topic: 1})
-            wait_until(partial(is_stored, stored, end), DEADLINE_S, f"{topic} is stored up to {end}", POLL_S)
+            wait_until(partial(is_stored, stored, end), DEADLINE_S, f"{topic} is stored up to {end}")
 
     def await_line(self, start: int, *parts: str) -> None:
         self.mirror.await_line(start, parts, DEADLINE_S)
@@ -94,15 +93,13 @@ class World:
         def is_reported() -> bool:
             return any(" WARNING " in line and "replicated-starved-0" in line for line in self.mirror.log_lines(start))
 
-        wait_until(is_reported, DEADLINE_S, "the log warns of replicated-starved-0", POLL_S)
+        wait_until(is_reported, DEADLINE_S, "the log warns of replicated-starved-0")
 
     def await_in_sync(self, topic: str, *nodes: int) -> None:
-        wait_until(
-            lambda: self._replicas(topic).in_sync == nodes, DEADLINE_S, f"{topic}-0 is in sync on {nodes}", POLL_S
-        )
+        wait_until(lambda: self._replicas(topic).in_sync == nodes, DEADLINE_S, f"{topic}-0 is in sync on {nodes}")
 
     def await_leader(self, topic: str, node_id: int) -> None:
-        wait_until(lambda: self._replicas(topic).leader == node_id, DEADLINE_S, f"{node_id} leads {topic}-0", POLL_S)
+        wait_until(lambda: self._replicas(topic).leader == node_id, DEADLINE_S, f"{node_id} leads {topic}-0")
 
     def elect(self, topic: str, node_id: int, *, unclean: bool = False) -> None:
         """Asked again until it leads: the controller may be frozen, or not know yet who is back."""
@@ -113,7 +110,7 @@ class World:
                     self.broker(THIRD).elect(topic, unclean=unclean)
             return self._replicas(topic).leader == node_id
 
-        wait_until(leads, DEADLINE_S, f"{node_id} leads {topic}-0", POLL_S)
+        wait_until(leads, DEADLINE_S, f"{node_id} leads {topic}-0")
 
     def end(self, topic: str, via: int = THIRD) -> int:
         """Of partition 0, -1 while nobody who is up leads it; ``via`` is a node that answers."""
@@ -124,7 +121,7 @@ class World:
             return -1
 
     def await_end(self, topic: str, end: int, via: int = THIRD) -> None:
-        wait_until(lambda: self.end(topic, via) >= end, DEADLINE_S, f"{topic}-0 ends at {end}", POLL_S)
+        wait_until(lambda: self.end(topic, via) >= end, DEADLINE_S, f"{topic}-0 ends at {end}")
 
     def _replicas(self, topic: str, via: int = THIRD) -> Replicas:
         found = self.broker(via).replicas(topic)
@@ -203,7 +200,7 @@ def test_a_partition_that_cannot_be_fenced_holds_up_itself_only(world: World) ->
     """Its marker needs three replicas, and two are left; it is taken over when the third is back."""
     starved, mirror = "us.replicated-starved", world.mirror
     world.trio.kill(THIRD - 1)
-    wait_until(lambda: world._replicas(starved, FIRST).in_sync == (FIRST, SECOND), DEADLINE_S, "two are left", POLL_S)
+    wait_until(lambda: world._replicas(starved, FIRST).in_sync == (FIRST, SECOND), DEADLINE_S, "two are left")
     start = mirror.log_end()
     for member in slices(mirror.pid, [node.port for node in world.trio.nodes]):
         member.process.kill()

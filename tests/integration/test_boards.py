@@ -10,10 +10,10 @@ from functools import partial
 from typing import Final
 
 import pytest
-from aiokafka import AIOKafkaProducer
 
 from tests.kit import boards
 from tests.kit.brokers import KafkaCluster
+from tests.kit.copies import send
 from tests.kit.direct import Broker
 from tests.kit.mirror import SMALL, Mirror, with_rest
 from tests.kit.moving import commit
@@ -43,8 +43,6 @@ def test_each_alert_fires_when_it_should_and_only_then() -> None:
 
 
 class Scene:
-    """The mirror, its clusters, and the Prometheus that reads it."""
-
     def __init__(self, mirror: Mirror, url: str, clusters: tuple[KafkaCluster, KafkaCluster], seer: Prometheus) -> None:
         self.mirror = mirror
         self.seen = Seen(mirror, url, "well")
@@ -53,7 +51,7 @@ class Scene:
         self.prometheus = seer
 
     def until(self, is_so: Callable[[], object], what: str) -> None:
-        wait_until(is_so, _DEADLINE_S, what, 0.5)
+        wait_until(is_so, _DEADLINE_S, what)
 
     def fires(self, *alerts: str) -> None:
         """Wait until all of ``alerts`` fire at the same time."""
@@ -186,7 +184,7 @@ def _spark_gone(scene: Scene) -> None:
 def _partition_quarantined(scene: Scene) -> None:
     scene.to_broker.make_topic(f"well.{_REFUSED}", [[1]], cleanup_policy="compact")
     scene.from_broker.make_topic(_REFUSED, [[1]])
-    asyncio.run(_without_key(scene.source.bootstrap))
+    asyncio.run(send(scene.source.bootstrap, _REFUSED, [b"no key"]))
     scene.fires(f"HeliographPartitionStopped {_FLOW}")
     assert not scene.prometheus.firing("HeliographTaskFailed"), "the other partition is copied"
 
@@ -207,8 +205,3 @@ def _gap_skipped_and_task_failed(scene: Scene) -> None:
 def _worker_killed(scene: Scene) -> None:
     scene.mirror.kill()
     scene.fires("HeliographWorkerDown", "HeliographAbsent")
-
-
-async def _without_key(bootstrap: str) -> None:
-    async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
-        await producer.send_and_wait(_REFUSED, b"no key", partition=0)

@@ -31,8 +31,6 @@ pytestmark = pytest.mark.integration
 
 
 class Followed:
-    """A topic, the log that follows it, and what was handed over."""
-
     def __init__(
         self, bootstrap: str, partitions: int = 1, *, read_committed: bool = False, only_last: bool = False
     ) -> None:
@@ -85,7 +83,6 @@ class Followed:
         return [OutRecord(self.topic, key, value) for value in values]
 
     async def others_write(self, *values: bytes | None) -> None:
-        """Not through the log."""
         await PlainWriter(self.cluster).write(self.records(*values))
 
     async def close(self) -> None:

@@ -41,14 +41,12 @@ _AT_TARGET: Final = ("mm2-configs.still.internal", *_READ_AT_START, "heartbeats"
 
 @pytest.fixture(scope="module")
 def still() -> Iterator[KafkaCluster]:
-    """A broker for these tests to freeze."""
     with KafkaCluster.start("still") as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def stuck() -> Iterator[KafkaCluster]:
-    """The target, to be frozen too."""
     with KafkaCluster.start("stuck") as cluster:
         yield cluster
 
@@ -272,14 +270,13 @@ class _Seen(Seen):
         self._written += count
 
     def copies(self, count: int) -> None:
-        """Write numbers at the source, and wait until they have arrived."""
         self.write(count)
         self.until(
             lambda: self.to_broker.end(f"still.{_TOPIC}") >= self._written, f"{self._written} records are copied"
         )
 
     def until(self, is_so: Callable[[], object], what: str, within_s: float = _DEADLINE_S) -> None:
-        wait_until(is_so, within_s, what, 0.2)
+        wait_until(is_so, within_s, what)
 
 
 def _is_there(broker: Broker, topic: str) -> bool:

@@ -19,8 +19,6 @@ pytestmark = pytest.mark.integration
 
 
 class Repository:
-    """A Maven repository in a folder, served over HTTP, with artifacts of one jar each."""
-
     def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
         self.url = url
@@ -52,7 +50,6 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repo
 
 
 def kept(tmp_path: Path) -> list[str]:
-    """Names of the jars that ended up in the cache."""
     return sorted(path.name for path in (tmp_path / "cache").rglob("*.jar"))
 
 

@@ -31,7 +31,6 @@ _DEADLINE_S = 180.0
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[KafkaCluster]:
-    """A cluster that tests of this module may break and repair."""
     with KafkaCluster.start("own", advertised=lambda node, port: ("localhost", port)) as cluster:
         yield cluster
 

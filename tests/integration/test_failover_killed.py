@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaProducer
 
 from tests.kit.brokers import KafkaCluster
 from tests.kit.copied import AHEAD, LATE, RECORDS, Copied
-from tests.kit.copies import read_all
+from tests.kit.copies import read_all, send
 from tests.kit.dying import Ended, run_dying
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
@@ -99,9 +98,7 @@ async def test_an_append_that_is_killed_appends_every_record_once(
     copied = Copied(us, eu, tmp_path)
     await copied.make()
     unreplicated = [os.urandom(200_000) for _ in range(9)]
-    async with AIOKafkaProducer(bootstrap_servers=copied.bootstrap[copied.us]) as producer:
-        for value in unreplicated:
-            await producer.send(copied.topic, value)
+    await send(copied.bootstrap[copied.us], copied.topic, unreplicated)
     append = ["unreplicated", str(copied.file), "--from", copied.us, "--to", copied.eu, "--append"]
     acts = list[str]()
     for act in range(5, _MANY):

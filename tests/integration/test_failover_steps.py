@@ -37,7 +37,9 @@ from connectors.failover.clusters_and_lease import FailoverInProgress, hold, sit
 from tests.kit.brokers import KafkaCluster
 from tests.kit.clients import cluster_at
 from tests.kit.copied import AHEAD, RECORDS, Copied
+from tests.kit.copies import send
 from tests.kit.moving import commit
+from tests.kit.rules import guarded
 
 pytestmark = [pytest.mark.integration]
 
@@ -157,11 +159,8 @@ async def test_a_rehearsal_changes_nothing_and_says_what_a_failover_would(copied
     said = capsys.readouterr().out
     assert "3 groups ready, 0 blocked; nothing was changed" in said
     assert "read from 3 of 3 target offsets" in said
-    assert (
-        "RTO: " in said
-        and "; estimated: drain 0.0 s, stop 2.0 s, moves " in said
-        and f"RPO, if {copied.us} were lost now: " in said
-    )
+    for words in ("RTO: ", "; estimated: drain 0.0 s, stop 2.0 s, moves ", f"RPO, if {copied.us} were lost now: "):
+        assert words in said
     assert set((await copied.stored()).values()) == {None}
     async with cluster_at(copied.bootstrap[copied.eu]) as cluster:
         assert not [group for group in await list_groups(cluster) if group.startswith("heliograph-rehearse-")]
@@ -217,19 +216,15 @@ async def test_a_group_that_went_on_is_not_taken_back(copied: Copied, capsys: Ca
 async def test_writers_are_refused_until_the_undo_lets_them_in_again(
     eu: KafkaCluster, tmp_path: Path, capsys: Capture
 ) -> None:
-    guard = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
-    }
-    with KafkaCluster.start("guarded", config=guard) as guarded:
-        copied = Copied(guarded, eu, tmp_path)
+    with guarded("guarded") as on:
+        copied = Copied(on.cluster, eu, tmp_path)
         await copied.make()
         go = copied.arguments(executes=True, leaves_unreplicated=True, denies_writes=True)
         assert (await run(go, capsys))[0] == 0
-        (rule,) = await rules_of(guarded)
+        (rule,) = await rules_of(on.cluster)
         assert str(rule) == f"DENY WRITE to User:* from * on LITERAL TOPIC {copied.topic}"
         assert await asyncio.to_thread(run_undo, go) == 0
-        assert await rules_of(guarded) == []
+        assert await rules_of(on.cluster) == []
         assert set((await copied.stored()).values()) == {None}
 
 
@@ -244,9 +239,7 @@ async def test_an_old_primary_with_another_tail_holds_up_who_reads_it_and_says_w
         await copied.go_on_at_target(0)
         tailless.stop_node(0)
         tailless.start_node(0)  # its log goes on in another leader epoch
-        async with AIOKafkaProducer(bootstrap_servers=copied.bootstrap[copied.us]) as producer:
-            for _ in range(4):
-                await producer.send(copied.topic, b"of its own")
+        await send(copied.bootstrap[copied.us], copied.topic, [b"of its own"] * 4)
         back = replace(copied.arguments(leaves_unreplicated=True), target=copied.us)
         capsys.readouterr()
         assert await asyncio.to_thread(run_failback, back) == EXIT_NO_GO

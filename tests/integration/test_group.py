@@ -38,7 +38,6 @@ async def begin(us: KafkaCluster) -> AsyncIterator[Begin]:
 
 
 async def described(us: KafkaCluster, group: str) -> Any:
-    """The group as Kafka's own tools see it."""
     async with cluster_at(us.bootstrap) as cluster:
         answer = await (await cluster.coordinator(group, "group")).call(DescribeGroupsRequest(groups=[group]))
         return answer.groups[0]

@@ -27,7 +27,6 @@ from tests.kit.workers import OurWorker
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1500)]
 
 _DEADLINE_S: Final = 300.0
-_POLL_S: Final = 0.5
 _RECORDS: Final = 10
 _AT: Final = 4
 
@@ -45,7 +44,7 @@ def pair() -> Iterator[Pair]:
 def _fill(cluster: KafkaCluster, topic: str) -> None:
     broker = Broker(cluster, 0)
     broker.make_topic(topic, [[1]])
-    wait_until(lambda: broker.end(topic) == 0, _DEADLINE_S, f"{topic} is there", _POLL_S)
+    wait_until(lambda: broker.end(topic) == 0, _DEADLINE_S, f"{topic} is there")
     broker.produce(topic, 0, _RECORDS)
 
 
@@ -75,7 +74,7 @@ def test_kafkas_sample_of_a_mirror_runs(pair: Pair, tmp_path: Path) -> None:
             copied = all(Broker(target, 0).end(remote) >= _RECORDS for _, _, target, remote in ways)
             return copied and ("B", "A") in _beating(a) and ("A", "B") in _beating(b)
 
-        wait_until(is_there, _DEADLINE_S, "both ways are copied, with heartbeats of both", _POLL_S)
+        wait_until(is_there, _DEADLINE_S, "both ways are copied, with heartbeats of both")
         assert mirror.stop() == 0
         mirror.assert_gone()
     for source, topic, target, remote in ways:
@@ -107,7 +106,7 @@ def test_kafkas_sample_of_a_worker_takes_connectors_of_examples(pair: Pair, tmp_
                 copied and ("prim", "sec") in _beating(target) and _reported(target) == {("readers-a", "connecttest-a")}
             )
 
-        wait_until(is_there, _DEADLINE_S, "records, heartbeats and checkpoints are there", _POLL_S)
+        wait_until(is_there, _DEADLINE_S, "records, heartbeats and checkpoints are there")
         assert worker.stop() == 0
     assert _records(target, "connecttest-a") == _records(source, "connecttest-a")
 
@@ -143,6 +142,6 @@ def _check_refusals(client: RestClient, source: KafkaCluster, target: KafkaClust
         found = states.get("us-west-source", {}).get("connector", {})
         return found.get("state") == "FAILED" and "target.cluster.bootstrap.servers" in found["trace"]
 
-    wait_until(has_failed, _DEADLINE_S, "the address that is missing is named", _POLL_S)
+    wait_until(has_failed, _DEADLINE_S, "the address that is missing is named")
     client.ask("DELETE", path)
-    wait_until(lambda: client.ask("GET", "/connectors") == [], _DEADLINE_S, "it is deleted", _POLL_S)
+    wait_until(lambda: client.ask("GET", "/connectors") == [], _DEADLINE_S, "it is deleted")

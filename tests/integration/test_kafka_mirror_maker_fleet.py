@@ -23,8 +23,6 @@ PARTITIONS = 6
 
 
 async def stable(bootstrap: str, group: str, makers: Sequence[Mirror], members: int) -> None:
-    """Until the group has so many members, each with a share of the work."""
-
     async def is_so() -> bool:
         for maker in makers:
             assert maker.is_running, maker.log_lines()[-20:]

@@ -33,8 +33,6 @@ FROZEN_S = 9.0
 
 
 class World:
-    """A flow with its REST API open."""
-
     def __init__(self, stream: Stream, mirror: Mirror, url: str) -> None:
         self.stream, self.mirror, self.url = stream, mirror, f"{url}/connectors/{NAME}"
 
@@ -45,7 +43,6 @@ class World:
         return answer.json() if answer.content else None
 
     async def assigned(self) -> set[str]:
-        """What tasks are told to copy."""
         found = await self.ask("GET", "/tasks")
         return {one for task in found for one in task["config"]["task.assigned.partitions"].split(",")}
 

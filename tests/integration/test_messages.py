@@ -60,7 +60,6 @@ def started(
 def run(
     code: str, *arguments: str, env: Mapping[str, str] | None = None, before: Callable[[], None] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """A command that ends by itself."""
     with started(code, *arguments, env=env, before=before) as process:
         out, err = process.communicate(timeout=END_S)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)

@@ -27,7 +27,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.long, pytes
 
 #: Five brokers and three Sparks start on two cores.
 _DEADLINE_S: Final = 600.0
-_POLL_S: Final = 1.0
 _TOPIC: Final = "orders"
 _PARTITIONS: Final = 3
 #: More than take-overs leave in a partition without copying: markers.
@@ -55,8 +54,6 @@ _FLOWS: Final = tuple(
 
 
 class _Fleet:
-    """The nodes, not started, and a writer at each source."""
-
     def __init__(self, clusters: Mapping[str, str], directory: Path, exits: ExitStack) -> None:
         self._clusters = clusters
         self._names: dict[str, str] = {}
@@ -92,8 +89,6 @@ class _Fleet:
         return {part: self._names[worker.partition("/")[0]] for part, worker in running.items() if part != SOURCE}
 
     def await_shared(self, *names: str) -> None:
-        """Until each flow has its tasks on all these nodes and on no other."""
-
         def elsewhere() -> list[str]:
             self._assert_running(names)
             owners = {flow: self.owners(flow) for flow in _FLOWS}
@@ -103,7 +98,7 @@ class _Fleet:
                 if len(found) != _PARTITIONS or set(found.values()) != set(names)
             ]
 
-        wait_until(lambda: not elsewhere(), _DEADLINE_S, f"{names} share all flows", _POLL_S)
+        wait_until(lambda: not elsewhere(), _DEADLINE_S, f"{names} share all flows")
 
     def await_copying(self, *names: str) -> None:
         before = {flow: asyncio.run(self._ends(flow)) for flow in _FLOWS}
@@ -117,7 +112,7 @@ class _Fleet:
                 < _MORE
             ]
 
-        wait_until(lambda: not standing(), _DEADLINE_S, f"{names} copy every flow", _POLL_S)
+        wait_until(lambda: not standing(), _DEADLINE_S, f"{names} copy every flow")
 
     async def _ends(self, flow: _Flow) -> Mapping[int, int]:
         """Of the remote topic's partitions; empty where it is not there yet."""
@@ -143,7 +138,6 @@ _INDEXES: Final = range(_PARTITIONS)
 
 @pytest.fixture
 def clusters() -> Iterator[Mapping[str, str]]:
-    """By alias: addresses of clusters of their own."""
     with ExitStack() as exits, ThreadPoolExecutor(2) as pool:
         started = pool.map(lambda name: exits.enter_context(KafkaCluster.start(name)), _ALIASES)
         yield {alias: one.bootstrap for alias, one in zip(_ALIASES, started, strict=True)}

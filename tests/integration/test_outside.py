@@ -38,7 +38,6 @@ from tests.kit.topics import make_topics
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 DEADLINE_S = 120.0
-POLL_S = 0.5
 #: What a broker does not answer in this time is asked again.
 _ASKED_S = 40.0
 _LEDGER = re.compile(r"^(\S+):(\d+):(\d+)$", re.MULTILINE)
@@ -70,13 +69,11 @@ def world(begun: tuple[Outside, Command]) -> Outside:
 
 
 def until(world: Outside, holds: Callable[[], Awaitable[Any]], what: str, deadline_s: float = DEADLINE_S) -> None:
-    """Waits for what stock clients have to see, while the mirror runs."""
-
     def asked() -> Any:
         assert world.mirror.is_running, world.mirror.log_lines()[-20:]
         return asyncio.run(_ask(holds))
 
-    wait_until(asked, deadline_s, what, POLL_S)
+    wait_until(asked, deadline_s, what)
 
 
 async def _ask(holds: Callable[[], Awaitable[Any]]) -> Any:
@@ -97,7 +94,6 @@ async def ends(bootstrap: str, counts: dict[str, int], alias: str = "") -> dict[
 
 
 async def is_level(world: Outside, counts: dict[str, int]) -> bool:
-    """Whether remote topics hold as many records as were written."""
     found = await ends(world.eu.bootstrap, counts, "us.")
     return bool(found) and all(
         end == len(world.written[key]) if key in world.written else end == 1 for key, end in found.items()
@@ -303,11 +299,8 @@ def test_javas_formatter_reads_offset_syncs_and_each_is_true(world: Outside) -> 
         for index in range(topic.partitions):
             for upstream, downstream in found[topic.name, index]:
                 here, there = source.get((index, upstream)), target.get((index, downstream))
-                assert here == there or (topic.is_compacted and None in (here, there)), (
-                    topic.name,
-                    upstream,
-                    downstream,
-                )
+                may_be_cleaned = topic.is_compacted and None in (here, there)
+                assert here == there or may_be_cleaned, (topic.name, upstream, downstream)
 
 
 def test_a_group_goes_along_and_heartbeats_tell_that_the_way_is_open(world: Outside) -> None:
@@ -352,7 +345,7 @@ def test_plan_and_drift_at_this_scale(begun: tuple[Outside, Command]) -> None:
         return left == [("create-topic", f"us.{COLLIDING}")]
 
     print(f"heliograph plan before the first start: {before.cost}")
-    wait_until(is_only_what_cannot_be_made, DEADLINE_S, "the plan has nothing but what cannot be made", POLL_S)
+    wait_until(is_only_what_cannot_be_made, DEADLINE_S, "the plan has nothing but what cannot be made")
     drift = reported("drift")
     assert drift.code == 2
     assert f"us.{COLLIDING}" in {change.get("topic") for change in json.loads(drift.out)["flows"][0]["sets"]}

@@ -38,8 +38,6 @@ READING = Quota(f"{ALIAS}->eu|MirrorSourceConnector-0|replication-consumer", "co
 
 
 class Scene:
-    """A running mirror of one partition, and bursts of records through it."""
-
     def __init__(self, us: KafkaCluster, eu: KafkaCluster, mirror: Mirror, seen: Seen) -> None:
         self.us, self.eu, self.mirror, self.seen = us, eu, mirror, seen
         self._written = 0
@@ -61,7 +59,6 @@ class Scene:
         return 0.02 < self.seen.metric(ratio) <= 1
 
     def connections(self) -> set[int]:
-        """The local ports of the slice's connections to both clusters."""
         ports = [self.us.nodes[0].port, self.eu.nodes[0].port]
         return {port for member in slices(self.mirror.pid, ports) for port in local_ports(member.process)}
 

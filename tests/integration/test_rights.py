@@ -11,11 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from tests.kit.brokers import KafkaCluster
-from tests.kit.copies import read_all
+from tests.kit.copies import read_all, send
 from tests.kit.java_program import java_command
 from tests.kit.mirror import CALM, SMALL, Mirror
 from tests.kit.moving import commit, committed
@@ -36,7 +35,6 @@ def clusters() -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
 
 
 def commands(us: str, eu: str) -> str:
-    """The shell commands of the page, for these clusters and a user without a certificate."""
     found = re.search(r"```sh\n(source\(\).*?)```", PAGE.read_text(), re.DOTALL)
     assert found is not None
     block = found.group(1)
@@ -95,10 +93,10 @@ def test_a_mirror_copies_with_the_rights_of_the_page(
                 return len(asyncio.run(read_all(eu.bootstrap, topic)))
             return 0
 
-        wait_until(lambda: count("us.orders-1") == 100, DEADLINE_S, "all is copied", 0.5)
-        wait_until(lambda: count("heartbeats") and count("us.heartbeats"), DEADLINE_S, "heartbeats arrive", 0.5)
-        wait_until(lambda: count("us.checkpoints.internal"), DEADLINE_S, "there are checkpoints", 0.5)
-        wait_until(lambda: asyncio.run(_moved_to(eu.bootstrap)) == 40, DEADLINE_S, "the group is moved", 0.5)
+        wait_until(lambda: count("us.orders-1") == 100, DEADLINE_S, "all is copied")
+        wait_until(lambda: count("heartbeats") and count("us.heartbeats"), DEADLINE_S, "heartbeats arrive")
+        wait_until(lambda: count("us.checkpoints.internal"), DEADLINE_S, "there are checkpoints")
+        wait_until(lambda: asyncio.run(_moved_to(eu.bootstrap)) == 40, DEADLINE_S, "the group is moved")
         assert mirror.stop() == 0
         said = [line for line in mirror.log_lines() if re.search(r"AUTHORIZ|not authorized|right", line, re.I)]
         assert not said
@@ -106,10 +104,8 @@ def test_a_mirror_copies_with_the_rights_of_the_page(
 
 async def _prepare(bootstrap: str) -> None:
     await make_topics(bootstrap, {"orders-1": 1, "heartbeats": 1})
-    async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
-        for topic in ("orders-1", "heartbeats"):
-            for number in range(100 if topic == "orders-1" else 1):
-                await producer.send_and_wait(topic, b"%d" % number, partition=0)
+    for topic, count in (("orders-1", 100), ("heartbeats", 1)):
+        await send(bootstrap, topic, (b"%d" % number for number in range(count)))
     await commit(bootstrap, "shop-a", {"orders-1": 40})
 
 

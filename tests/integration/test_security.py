@@ -162,7 +162,6 @@ async def ask_for_ever(connection: Connection) -> None:
 def presenting(
     secured: Secured, *, by_stranger: bool = False, valid: timedelta = timedelta(hours=1)
 ) -> dict[str, str | None]:
-    """A client certificate of somebody's."""
     signer = make_party("stranger", None) if by_stranger else secured.authority
     party = make_party("client", signer, "client", valid=valid)
     return {

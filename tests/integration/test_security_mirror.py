@@ -230,7 +230,7 @@ def only_read_by_all(stage: BothWays, topic: str) -> Iterator[None]:
     admin = KafkaAdminClient(bootstrap_servers=stage.eu.bootstrap)
     try:
         admin.create_acls([ACL("User:*", "*", right, ACLPermissionType.ALLOW, pattern) for right in rights])
-        wait_until(lambda: len(admin.describe_acls(every)[0]) == len(rights), DEADLINE_S, "the broker knows", 0.05)
+        wait_until(lambda: len(admin.describe_acls(every)[0]) == len(rights), DEADLINE_S, "the broker knows")
         yield
     finally:
         admin.delete_acls([every])

@@ -10,13 +10,13 @@ from typing import Any
 
 import httpx
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka import AIOKafkaProducer, ConsumerRecord
 
 from tests.kit.brokers import KafkaCluster
 from tests.kit.copies import read_all
 from tests.kit.members import until
 from tests.kit.mirror import FOLLOWED_GROUPS, SMALL, Mirror, with_rest
-from tests.kit.moving import committed
+from tests.kit.moving import commit, committed
 from tests.kit.processes import wait_until
 from tests.kit.topics import make_topics
 
@@ -33,8 +33,6 @@ DEADLINE_S = 400.0
 
 
 class Scene:
-    """One flow, and a second connector of it that was posted over REST."""
-
     def __init__(self, us: KafkaCluster, eu: KafkaCluster, mode: str, directory: Path) -> None:
         self.us, self.eu = us, eu
         self.alias = f"split-{mode}"
@@ -87,7 +85,7 @@ class Scene:
                 return None
             return answer.json() if answer.status_code == 200 else None
 
-        usual = wait_until(config, DEADLINE_S, "the connector is there", 0.2)
+        usual = wait_until(config, DEADLINE_S, "the connector is there")
         routes = {"transform.topic": "${topic}.thirds", "transform.other.topics": "${topic}"}
 
         def is_posted() -> bool:
@@ -95,7 +93,7 @@ class Scene:
             assert answer.status_code in (200, 201, 409, 500), answer.text
             return answer.status_code in (200, 201)
 
-        wait_until(is_posted, DEADLINE_S, "the other connector is there", 0.5)
+        wait_until(is_posted, DEADLINE_S, "the other connector is there")
 
     async def write(self, first: int) -> None:
         async with AIOKafkaProducer(bootstrap_servers=self.us.bootstrap, linger_ms=5) as producer:
@@ -106,12 +104,7 @@ class Scene:
             await producer.flush()
 
     async def leave_a_group(self) -> None:
-        place = TopicPartition(self.topic, 0)
-        async with AIOKafkaConsumer(
-            bootstrap_servers=self.us.bootstrap, group_id=f"{self.alias}-readers", enable_auto_commit=False
-        ) as consumer:
-            consumer.assign([place])
-            await consumer.commit({place: GROUP_AT})
+        await commit(self.us.bootstrap, f"{self.alias}-readers", {self.topic: GROUP_AT})
 
 
 @pytest.fixture(params=["plain", "atomic"])

@@ -155,7 +155,6 @@ async def write_while_running(us: KafkaCluster, eu: KafkaCluster, copies: Copies
 
 
 async def begun(eu: KafkaCluster, flow: str) -> set[tuple[str, str]]:
-    """The partitions of a flow that have a position, one each topic."""
     stored = [
         one.key for one in await read_all(eu.bootstrap, f"mm2-offset-map.{flow}.internal") if one.value is not None
     ]
@@ -170,7 +169,6 @@ def skipped(lines: Iterable[str], topic: str) -> set[int]:
 
 
 async def everything(copies: Copies) -> None:
-    """Until the target has what it will take, by the ends of its logs, and the log tells of the rest."""
     async with topics_of(copies.us.bootstrap) as source, topics_of(copies.eu.bootstrap) as target:
         wanted = {f"{FINE}.{topic}": await source.end(topic) for topic in shapes.DENSE}
         wanted[f"{FINE}.huge-inside"] = wanted[f"{FINE}.huge"] - START_INSIDE

@@ -85,7 +85,6 @@ class Site:
         return store
 
     async def start(self) -> Start:
-        """Return what a new store finds of ORDERS."""
         return (await self.store().load([ORDERS]))[ORDERS]
 
     def writer(self, task: int) -> str:

@@ -31,8 +31,6 @@ _ONE_BROKER = {"offset.storage.replication.factor": "1", "offset.storage.partiti
 
 @dataclass
 class Context:
-    """What a worker lends the connector."""
-
     reconfigured: int = 0
     errors: list[Exception] = field(default_factory=list)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer
 
 from connect.embedded.brokers import KafkaCluster
 from connectors.checkpoint.offset_translation import OffsetSyncStore
@@ -24,7 +24,7 @@ from connectors.client import (
 )
 from connectors.formats.mirror_records import OffsetSync
 from connectors.formats.types import TopicPartition
-from tests.kit.copies import partition_count, read_all
+from tests.kit.copies import partition_count, read_all, send
 from tests.kit.mirror import CALM, FOLLOWED_GROUPS, Mirror, one_flow
 from tests.kit.moving import COMPACTED, KINDS, PLACES, PLAIN, Feed, Mover, commit, committed, end_of, not_once
 from tests.kit.processes import wait_until
@@ -35,7 +35,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 _IDENTITY: Final = "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
 _DEADLINE_S: Final = 240.0
-_POLL_S: Final = 0.3
 _OLD: Final = 10
 _LATER: Final = 100
 _ROUNDS: Final = 60
@@ -43,10 +42,7 @@ _PLACES: Final = ("half", "ten")
 
 
 async def _write(us: KafkaCluster, topic: str, *numbers: int, partition: int = 0) -> None:
-    """The other partitions are left as they are."""
-    async with AIOKafkaProducer(bootstrap_servers=us.bootstrap) as producer:
-        for number in numbers:
-            await producer.send_and_wait(topic, b"%d" % number, partition=partition)
+    await send(us.bootstrap, topic, (b"%d" % number for number in numbers), [partition])
 
 
 def test_from_the_latest_with_an_empty_partition_and_a_sync_for_each_record(
@@ -79,7 +75,7 @@ def test_from_the_latest_with_an_empty_partition_and_a_sync_for_each_record(
             written += 1
             return [int(one.value or b"") for one in asyncio.run(read_all(eu.bootstrap, topic))]
 
-        first = wait_until(arrived, _DEADLINE_S, "a record arrives", _POLL_S)[0]
+        first = wait_until(arrived, _DEADLINE_S, "a record arrives")[0]
         end = written + _LATER
         asyncio.run(_write(us, topic, *range(written, end)))
         wanted = list(range(first, end))
@@ -87,7 +83,6 @@ def test_from_the_latest_with_an_empty_partition_and_a_sync_for_each_record(
             lambda: [int(one.value or b"") for one in asyncio.run(read_all(eu.bootstrap, topic))] == wanted,
             _DEADLINE_S,
             "all from the first on has arrived once",
-            _POLL_S,
         )
         assert first >= _OLD
         assert asyncio.run(partition_count(eu.bootstrap, topic)) == 2
@@ -97,7 +92,6 @@ def test_from_the_latest_with_an_empty_partition_and_a_sync_for_each_record(
             lambda: asyncio.run(committed(eu.bootstrap, group, [topic]))[topic] == end - 1 - first,
             _DEADLINE_S,
             "the group is moved",
-            _POLL_S,
         )
 
         def synced() -> OffsetSyncStore | None:
@@ -109,7 +103,7 @@ def test_from_the_latest_with_an_empty_partition_and_a_sync_for_each_record(
             found = [store.translate(TopicPartition(topic, 0), offset) for offset in (end - 1, end)]
             return store if found == [end - 1 - first, end - first] else None
 
-        store = wait_until(synced, _DEADLINE_S, "offset syncs translate as the map does", _POLL_S)
+        store = wait_until(synced, _DEADLINE_S, "offset syncs translate as the map does")
         assert store is not None and store.translate(TopicPartition(topic, 1), 0) is None
         assert mirror.stop() == 0
 
@@ -141,7 +135,7 @@ def test_identity_replication_of_all_that_a_mirror_does(us: KafkaCluster, eu: Ka
                 assert mirror.is_running, mirror.log_lines()[-20:]
                 return ask()
 
-            wait_until(answer, _DEADLINE_S, what, _POLL_S)
+            wait_until(answer, _DEADLINE_S, what)
 
         with contextlib.closing(Stock(eu)) as target:
             until(lambda: asyncio.run(target.partitions(wide)) == 1, "the topic is made")
@@ -203,7 +197,6 @@ def _goes_on(eu: KafkaCluster, feed: Feed, mover: Mover) -> bool:
 
 
 def _is_translated(eu: KafkaCluster, of_flow: Mapping[str, str], feed: Feed, mover: Mover) -> bool:
-    """Whether the group's checkpoints say where it stands."""
     found = translate_offsets(of_flow, of_flow["source.cluster.alias"], mover.group, _DEADLINE_S)
     stands = asyncio.run(committed(eu.bootstrap, mover.group, feed.topics.values()))
     return {place.topic: at.offset for place, at in found.items()} == stands

@@ -59,8 +59,6 @@ def sides(us: KafkaCluster, eu: KafkaCluster) -> Sides:
 
 @pytest.fixture
 async def new_topic(sides: Sides) -> Callable[..., Awaitable[str]]:
-    """Makes a topic of a fresh name on both clusters."""
-
     async def make(partitions: int = 1, target_partitions: int | None = None) -> str:
         name = f"verify-{uuid.uuid4().hex[:8]}"
         for where, count in ((sides.source, partitions), (sides.target, target_partitions or partitions)):

@@ -25,7 +25,6 @@ from tests.kit.processes import wait_until
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 _DEADLINE_S: Final = 300.0
-_POLL_S: Final = 0.5
 _ROUNDS: Final = 40
 _BEATS: Final = 3
 #: Records that a compacted topic loses would make a translation look too far.
@@ -94,7 +93,7 @@ class Turns:
         return [one for one in found if one.source_alias == self.alias]
 
     def await_beats(self, count: int) -> None:
-        wait_until(lambda: len(self.beats()) >= count, _DEADLINE_S, "heartbeats go on", _POLL_S)
+        wait_until(lambda: len(self.beats()) >= count, _DEADLINE_S, "heartbeats go on")
 
 
 def test_they_take_turns(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
@@ -134,7 +133,7 @@ def _await_the_end(turns: Turns, ends: Mapping[str, int], runs: Callable[[], boo
                 return False
         return True
 
-    wait_until(arrived, _DEADLINE_S, f"turn {turn}: the group at the end is at the end of the copy", _POLL_S)
+    wait_until(arrived, _DEADLINE_S, f"turn {turn}: the group at the end is at the end of the copy")
 
 
 def _translated_alike(turns: Turns) -> dict[str, int]:
@@ -149,7 +148,6 @@ def _translated_alike(turns: Turns) -> dict[str, int]:
 
 
 def _judge(turns: Turns) -> None:
-    """All that was ever written, as far as the cleaner has left it."""
     for kind in _KINDS:
         remote, topic = turns.remote(kind), turns.feed.topics[kind]
         source = asyncio.run(_offsets(turns.us, topic))

@@ -94,7 +94,6 @@ def _of_ours(file: Path) -> dict[str, Any]:
 
 
 def _unlike(ours: Mapping[str, Any], java: Mapping[str, Any], where: str = "") -> Iterator[str]:
-    """Every key at which the two differ."""
     for key in sorted(ours.keys() | java.keys()):
         one, other = ours.get(key), java.get(key)
         if key in java and other is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,32 +57,33 @@ class _Lines:
             await make_topics(self.bootstrap, {name: 1})
         self.append()
 
+    async def play(self, story: Callable[[_Lines, Path, ExitStack], None]) -> None:
+        await self.prepare()
+        with ExitStack() as stack:
+            await asyncio.to_thread(story, self, self.folder, stack)
+
     def config(self, name: str) -> dict[str, Any]:
         file = self.folder / f"{name}.txt"
         return {"connector.class": "FileStreamSource", "file": str(file), "topic": name, "tasks.max": "1"}
 
     def append(self) -> None:
-        """One more line in each file."""
         self.written += 1
         for name in self.names():
             with (self.folder / f"{name}.txt").open("a") as file:
                 file.write(f"line {self.written}\n")
 
     def await_copied(self, rest: RestClient) -> None:
-        """Until every line has arrived once, in order, and the offset behind it is stored."""
         lines = [f"line {number}".encode() for number in range(1, self.written + 1)]
         end = sum(len(line) + 1 for line in lines)
         wait_until(
             lambda: all(self._values(name) == lines for name in self.names()),
             _DEADLINE_S,
             f"each topic holds {len(lines)} lines",
-            _POLL_S,
         )
         wait_until(
             lambda: all(self._position(rest, name) == end for name in self.names()),
             _DEADLINE_S,
             f"every stored offset is {end}",
-            _POLL_S,
         )
 
     def _values(self, name: str) -> list[bytes | None]:
@@ -96,9 +97,7 @@ class _Lines:
 @pytest.mark.long
 async def test_java_and_ours_in_one_group(us: KafkaCluster, tmp_path: Path) -> None:
     lines = _Lines(us.bootstrap, f"mixed-{uuid.uuid4().hex[:8]}", tmp_path)
-    await lines.prepare()
-    with ExitStack() as stack:
-        await asyncio.to_thread(_story, lines, tmp_path, stack)
+    await lines.play(_story)
 
 
 @pytest.mark.long
@@ -108,9 +107,7 @@ async def test_java_and_ours_in_one_group(us: KafkaCluster, tmp_path: Path) -> N
 )
 async def test_older_protocols_and_before_exactly_once(us: KafkaCluster, tmp_path: Path, key: str, value: str) -> None:
     lines = _Lines(us.bootstrap, f"mixed-{uuid.uuid4().hex[:8]}", tmp_path, {key: value})
-    await lines.prepare()
-    with ExitStack() as stack:
-        await asyncio.to_thread(_short_story, lines, tmp_path, stack)
+    await lines.play(_short_story)
 
 
 @pytest.mark.long
@@ -118,17 +115,13 @@ async def test_exactly_once_with_zombies_of_either_kind(us: KafkaCluster, tmp_pa
     """Whoever leads fences the other's tasks before new ones start; what a thawed worker sends does not count."""
     changes = {"exactly.once.source.support": "enabled"}
     lines = _Lines(us.bootstrap, f"mixed-{uuid.uuid4().hex[:8]}", tmp_path, changes)
-    await lines.prepare()
-    with ExitStack() as stack:
-        await asyncio.to_thread(_zombies, lines, tmp_path, stack)
+    await lines.play(_zombies)
 
 
 async def test_classes_that_only_java_has(us: KafkaCluster, tmp_path: Path) -> None:
     """Connectors of foreign classes run on Java's worker; if Java gives ours some, its status says what to do."""
     lines = _Lines(us.bootstrap, f"mixed-{uuid.uuid4().hex[:8]}", tmp_path, {"exactly.once.source.support": "enabled"})
-    await lines.prepare()
-    with ExitStack() as stack:
-        await asyncio.to_thread(_of_java, lines, tmp_path, stack)
+    await lines.play(_of_java)
 
 
 def _of_java(lines: _Lines, folder: Path, stack: ExitStack) -> None:
@@ -146,21 +139,21 @@ def _of_java(lines: _Lines, folder: Path, stack: ExitStack) -> None:
     assert invalid["error_count"] > 0
     rest.ask("PUT", f"/connectors/{name}/config", {**lines.config(name), "tasks.max": "2"})
     # A task of Java's that is stopped while it starts waits for its worker, which waits for the task: 30 s.
-    wait_until(lambda: f"{name}-0" in rest.owners(), _DEADLINE_S, "a task runs", _POLL_S)
+    wait_until(lambda: f"{name}-0" in rest.owners(), _DEADLINE_S, "a task runs")
     # A new set of task configs, before which older tasks are fenced.
     rest.ask("PUT", f"/connectors/{name}/config", lines.config(name))
     java_rest.ask("PUT", "/connectors/sink/config", sink)
     expected = dict.fromkeys((name, f"{name}-0", "sink", "sink-0"), java_rest.netloc)
-    wait_until(lambda: rest.owners() == expected, _DEADLINE_S, f"{expected} run", _POLL_S)
-    wait_until(lambda: sunk.exists() and sunk.read_text() == "line 1\n", _DEADLINE_S, "the line is sunk", _POLL_S)
+    wait_until(lambda: rest.owners() == expected, _DEADLINE_S, f"{expected} run")
+    wait_until(lambda: sunk.exists() and sunk.read_text() == "line 1\n", _DEADLINE_S, "the line is sunk")
     asked = "/connectors/sink/offsets"
-    wait_until(lambda: rest.ask("GET", asked)["offsets"], _DEADLINE_S, "the sink has offsets", _POLL_S)
+    wait_until(lambda: rest.ask("GET", asked)["offsets"], _DEADLINE_S, "the sink has offsets")
     assert rest.ask("GET", asked) == java_rest.ask("GET", asked)
 
     assert ours.stop() == 0
     ours.start()
     ours.await_ready()
-    failed = wait_until(lambda: _failed_on(rest, [name, "sink"]), _DEADLINE_S, "ours has work of Java's", _POLL_S)
+    failed = wait_until(lambda: _failed_on(rest, [name, "sink"]), _DEADLINE_S, "ours has work of Java's")
     for connector, trace in failed.items():
         said = (
             f"does not run the class {'FileStreamSink' if connector == 'sink' else 'FileStreamSource'}. The worker that"
@@ -177,7 +170,6 @@ def _of_java(lines: _Lines, folder: Path, stack: ExitStack) -> None:
 
 
 def _failed_on(rest: RestClient, connectors: list[str]) -> dict[str, str]:
-    """The traces of what has failed on this worker, by connector."""
     return {
         name: part["trace"]
         for name in connectors
@@ -291,7 +283,6 @@ def _change_all(asked: RestClient, other: RestClient, lines: _Lines) -> None:
         lambda: all(_task_config(other, name).get("changed.by") == asked.netloc for name in lines.names()),
         _DEADLINE_S,
         "the other worker sees the new task configs",
-        _POLL_S,
     )
     both = {asked.netloc, other.netloc}
     _running_on(both, [asked, other])
@@ -315,7 +306,7 @@ def _check_forwarding(asked: RestClient, name: str) -> None:
         answers.append(asked.try_once("DELETE", f"/connectors/no-{name}"))
         return answers[-1] != answers[0]
 
-    wait_until(is_settled, _DEADLINE_S, "no rebalance is in the way", _POLL_S)
+    wait_until(is_settled, _DEADLINE_S, "no rebalance is in the way")
     assert answers[-1] == missing
 
 
@@ -331,7 +322,7 @@ def _running_on(workers: set[str], seen_by: list[RestClient], connectors: int = 
         first, *others = [rest.owners() for rest in seen_by]
         return len(first) == 2 * connectors and set(first.values()) == workers and all(o == first for o in others)
 
-    wait_until(settled, _DEADLINE_S, f"{connectors} connectors and their tasks run on {sorted(workers)}", _POLL_S)
+    wait_until(settled, _DEADLINE_S, f"{connectors} connectors and their tasks run on {sorted(workers)}")
 
 
 def _properties(lines: _Lines) -> dict[str, str]:

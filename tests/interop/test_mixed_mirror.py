@@ -21,7 +21,6 @@ _PROPERTIES: Final = {
 }
 #: Of a Java that a signal has ended.
 _SIGTERM: Final = 143
-_POLL_S: Final = 0.2
 
 
 def _nodes(us: KafkaCluster, eu: KafkaCluster, folder: Path) -> FlowNodes:
@@ -76,6 +75,6 @@ def test_either_stands_in_for_the_other(us: KafkaCluster, eu: KafkaCluster, tmp_
         _join(flow, "a", leader="b")
         late = f"late-{flow.alias}"
         flow.make_topic(late)
-        wait_until(lambda: f"{late}-0" in flow.assigned(), DEADLINE_S, "the flow has a new topic", _POLL_S)
+        wait_until(lambda: f"{late}-0" in flow.assigned(), DEADLINE_S, "the flow has a new topic")
         flow.await_shared("a", "b")
         _end(flow)

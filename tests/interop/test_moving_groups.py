@@ -58,12 +58,10 @@ class Stage:
         self.groups = re.compile(f"{name}-(?!zz).*")
 
     async def leave_the_source(self) -> None:
-        """Each group processes up to its place, while more is written, and leaves."""
         for mover, place in zip(self.movers, PLACES.values(), strict=True):
             await mover.leave(self.us.bootstrap, self.feed.topics, place)
 
     async def is_copied(self, rounds: int) -> bool:
-        """Whether all that was written in the first rounds has arrived."""
         for flow in self.flows:
             for topic in map(flow.remote, self.feed.topics.values()):
                 end = await end_of(self.eu.bootstrap, topic)
@@ -150,7 +148,6 @@ async def _translated(stage: Stage) -> dict[FlowOf, dict[str, Offsets]]:
 
 
 async def _go_on(stage: Stage, places: Mapping[FlowOf, Mapping[str, Offsets]]) -> dict[tuple[FlowOf, str], _There]:
-    """Each group goes on at the target, while more is written."""
     there = {}
     for flow in stage.flows:
         for mover in stage.movers:

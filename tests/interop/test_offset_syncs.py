@@ -20,7 +20,7 @@ from connectors.offset_map.reader import MapReader
 from connectors.offset_map.runs_and_chunks import OffsetLocation
 from tests.kit.brokers import KafkaCluster
 from tests.kit.clients import cluster_at
-from tests.kit.copies import read_all
+from tests.kit.copies import read_all, send
 from tests.kit.java_mm2 import JavaMirrorMaker, judged
 from tests.kit.mirror import CALM, Mirror, one_flow
 from tests.kit.processes import wait_until
@@ -29,7 +29,6 @@ from tests.kit.topics import make_topics
 pytestmark = pytest.mark.integration
 
 _DEADLINE_S: Final = 300.0
-_POLL_S: Final = 0.5
 _JUDGE: Final = Path(__file__).with_name("OffsetSyncJudge.java")
 _LAG_MAX: Final = 100
 _HALF: Final = 3000
@@ -120,10 +119,7 @@ def _properties(us: KafkaCluster, eu: KafkaCluster, alias: str, name: str) -> Ma
 
 
 async def _write(us: KafkaCluster, plain: str, gaps: str) -> None:
-    """Half of all."""
-    async with AIOKafkaProducer(bootstrap_servers=us.bootstrap) as producer:
-        for number in range(_HALF):
-            await producer.send(plain, b"%d" % number)
+    await send(us.bootstrap, plain, (b"%d" % number for number in range(_HALF)))
     async with AIOKafkaProducer(bootstrap_servers=us.bootstrap, transactional_id=gaps) as producer:
         for number in range(_TRANSACTIONS):
             async with producer.transaction():
@@ -141,7 +137,7 @@ def _await_syncs(eu: KafkaCluster, alias: str, ends: Mapping[str, int], runs: Ca
         last = {sync.topic: sync.upstream_offset for sync in syncs}
         return syncs if all(last.get(source, -1) >= end for source, end in ends.items()) else []
 
-    return wait_until(found, _DEADLINE_S, f"{topic} has syncs up to {ends}", _POLL_S)
+    return wait_until(found, _DEADLINE_S, f"{topic} has syncs up to {ends}")
 
 
 async def _mapped(eu: KafkaCluster, alias: str, ends: Mapping[str, int]) -> dict[str, list[int]]:

@@ -39,13 +39,8 @@ def test_config_records(session: str) -> None:
             assert written == (record.key, _bytes(record)), record
     assert {"connector-", "task-", "commit-"} <= kinds.keys(), kinds
     if session == "plain":
-        assert {
-            "target-state-",
-            "session-key",
-            "restart-connector-",
-            "logger-cluster-",
-            "tasks-fencing-",
-        } <= kinds.keys(), kinds
+        others = {"target-state-", "session-key", "restart-connector-", "logger-cluster-", "tasks-fencing-"}
+        assert others <= kinds.keys(), kinds
 
 
 def _config_kind(record: StoredRecord) -> str:

@@ -126,7 +126,6 @@ def _keys(flow: Flow, topic: str) -> set[bytes]:
 
 
 async def _leg(flow: Flow, before: Report) -> None:
-    """Wait until the program that runs now has copied its share."""
     records = before.total("target_records") + _LEG_RECORDS
     await mirrored(flow.target, flow.target_topic, flow.partitions, records, _DEADLINE_S)
 

@@ -22,8 +22,6 @@ _LEADER_DEADLINE_S = 120.0
 
 
 class Topics:
-    """A cluster's single partitions, by topic."""
-
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
@@ -51,7 +49,6 @@ class Topics:
         assert code == 0, f"{topic}: {code}"
 
     async def headers(self, topic: str) -> list[wire.BatchHeader]:
-        """Of all batches in partition 0."""
         connection = await self._cluster.connection(await self._leader(topic))
         named = fetch_api.TopicOnWire(topic, (await self._cluster.topics({topic})).topics[topic].topic_id)
         limits = fetch_api.FetchLimits(100, 1, 2**26, 2**26, fetch_api.READ_UNCOMMITTED)

@@ -54,8 +54,6 @@ class _StillRegistered(RetriableError):
 
 @dataclass(frozen=True)
 class Listener:
-    """One listener of a node: the port it binds and the address it advertises."""
-
     port: int
     advertised: tuple[str, int]
     protocol: str = "PLAINTEXT"

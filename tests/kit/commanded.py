@@ -73,7 +73,6 @@ class Commanded:
         return [topic] if self.keeps_names else [topic, f"{other}.{topic}"]
 
     def command(self, name: str, file: Path, source: str, target: str, capsys: pytest.CaptureFixture[str]) -> str:
-        """Run it as often as it asks for, and return what it has said."""
         arguments = FailoverArguments(
             file,
             source,
@@ -109,14 +108,12 @@ class Commanded:
                     await self._process(mover, alias, kind, topic, end)
 
     async def finish(self, alias: str) -> None:
-        """Each group processes all there is."""
         for mover in self.movers:
             for kind in KINDS:
                 for topic in self.topics_of(kind, alias):
                     await self._process(mover, alias, kind, topic, await end_of(self.bootstrap[alias], topic))
 
     async def _process(self, mover: Mover, alias: str, kind: str, topic: str, end: int) -> None:
-        """From where the group stands."""
         address = self.bootstrap[alias]
         begin = (await committed(address, mover.group, [topic]))[topic] or 0
         at = await mover.process(address, topic, kind, begin, max(begin, end))

@@ -91,7 +91,6 @@ class Copied:
                 await producer.send(topic, one.value(), key=one.key())
 
     async def go_on_at_target(self, records: int) -> None:
-        """Groups go on by a number of records on the target, as far as there are any."""
         for group, offset in self.groups.items():
             at = min(offset + records, RECORDS) + AHEAD
             await commit(self.bootstrap[self.eu], group, {self.topic: at}, "went on")

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.errors import KafkaError
 from aiokafka.structs import ConsumerRecord
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from connect.embedded.brokers import KafkaCluster
 from tests.kit.clients import cluster_at
+from tests.kit.mirror import Mirror
+from tests.kit.processes import wait_until
 
 
 async def read_all(bootstrap: str, topic: str, isolation_level: str = "read_committed") -> list[ConsumerRecord]:
@@ -37,6 +42,26 @@ async def partition_count(bootstrap: str, topic: str) -> int:
     async with cluster_at(bootstrap) as known:
         found = (await known.metadata({topic})).topics.get(topic)
         return len(found.partitions) if found else 0
+
+
+def await_records(mirror: Mirror, bootstrap: str, topic: str, count: int, deadline_s: float) -> None:
+    """Wait until a topic has so many records, and no more, while the mirror runs."""
+
+    def are_there() -> bool:
+        assert mirror.is_running, mirror.log_lines()[-20:]
+        with suppress(KafkaError):  # a broker that is busy is asked again
+            return len(asyncio.run(read_all(bootstrap, topic))) == count
+        return False
+
+    wait_until(are_there, deadline_s, f"{topic} has {count} records")
+
+
+async def send(bootstrap: str, topic: str, values: Iterable[bytes], partitions: Sequence[int] = (0,)) -> None:
+    """Write records with these values, without keys, to ``partitions`` in turn."""
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+        for number, value in enumerate(values):
+            await producer.send(topic, value, partition=partitions[number % len(partitions)])
+        await producer.flush()
 
 
 async def write(cluster: KafkaCluster, topic: str, count: int, partitions: int = 2, **producer) -> None:

@@ -31,7 +31,6 @@ def blocks(page: str) -> list[Block]:
 
 
 def is_like(given: Any, shown: Any) -> bool:
-    """Whether JSON is what a page shows, with its keys in their order."""
     if isinstance(shown, dict) and isinstance(given, dict):
         keys = [key for key in shown if key != _ANY]
         order = [key for key in given if key in shown] if _ANY in shown else list(given)
@@ -70,7 +69,6 @@ def curl(command: str, here: Mapping[str, str]) -> tuple[int, str]:
 
 
 def curl_commands(text: str) -> list[str]:
-    """Return the commands of a block, which may go on over several lines."""
     commands = _CURL.findall(text)
     assert len(commands) == text.count("curl "), text
     return commands

@@ -32,7 +32,6 @@ _FAULT_DEADLINE_S: Final = 600.0
 _CATCH_UP_DEADLINE_S: Final = 600.0
 #: What is copied before a fault is made.
 _LOAD_BYTES: Final = 150_000
-_LOOK_S: Final = 0.02
 #: In so many rounds of four at the target, somebody had to ask what had become of a batch.
 _SETTLED_SHARE: Final = 0.25
 
@@ -56,7 +55,6 @@ class FaultResult:
 
 
 def copies(state: ConnectionState) -> bool:
-    """Whether records travel on a connection."""
     return bool(state.requests.get(PRODUCE) or state.requests.get(FETCH))
 
 
@@ -99,7 +97,7 @@ class FaultRound:
         wait_until(lambda: self._stage.passed_bytes() >= loaded, _LOAD_DEADLINE_S, "the mirror copies under load")
 
     def _until(self, condition: Callable[[], object], what: str) -> None:
-        wait_until(condition, _FAULT_DEADLINE_S, what, _LOOK_S)
+        wait_until(condition, _FAULT_DEADLINE_S, what)
 
     def _make(self) -> int:
         """Make the fault and end it; the bytes that it kept back for a while."""
@@ -175,7 +173,6 @@ class FaultRound:
         return most
 
     def _compare(self) -> None:
-        """Pause the load, let the mirror catch up, compare, go on writing."""
         stage, result = self._stage, self._result
         ended_s = time.monotonic()
         stage.writer.pause()

@@ -21,7 +21,6 @@ from tests.kit.processes import wait_until
 SOURCE: Final = "MirrorSourceConnector"
 #: What the group's coordinator says of a group at rest.
 _AT_REST: Final = "Stable"
-_POLL_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class FlowGroup:
             now = self.round()
             return now if now is not None and now.members == members else None
 
-        answer = wait_until(found, deadline_s, f"{self._alias}'s group rests with {members} members", _POLL_S)
+        answer = wait_until(found, deadline_s, f"{self._alias}'s group rests with {members} members")
         assert answer is not None, "that is what was waited for"
         return answer
 

@@ -31,7 +31,6 @@ from tests.kit.writer import Load, Writer
 
 #: Longer than any machine takes; what is promised is judged by what was measured.
 DEADLINE_S: Final = 150.0
-_POLL_S: Final = 0.1
 #: More than a take-over leaves in a partition without copying: markers.
 _RECORDS: Final = 100
 
@@ -109,7 +108,6 @@ class FlowNodes:
         asyncio.run(self._store_idle(("Za", "Zb", "Zc")))
 
     def make_topic(self, name: str) -> None:
-        """A source topic of one partition, which the flow mirrors if it ends in the alias."""
         asyncio.run(make_topics(self._us.bootstrap, {name: 1}))
 
     def ask(self, node: str, method: str, path: str, body: object = None) -> Any:
@@ -124,7 +122,6 @@ class FlowNodes:
         return self._netlocs[self.group.await_round(members, DEADLINE_S).leader_url.split("/")[2]]
 
     def owners(self) -> dict[str, str]:
-        """The node that runs the source connector, and each of its tasks."""
         return {part: self._netlocs[worker.partition("/")[0]] for part, worker in self.group.running().items()}
 
     def await_shared(self, *nodes: str, tasks: int = 2) -> dict[str, str]:
@@ -136,7 +133,7 @@ class FlowNodes:
             on = {node for part, node in found.items() if part != SOURCE}
             return found if len(found) == 1 + tasks and on == set(nodes) and found.get(SOURCE) in nodes else {}
 
-        return wait_until(settled, DEADLINE_S, f"{tasks} tasks run on {nodes}", _POLL_S)
+        return wait_until(settled, DEADLINE_S, f"{tasks} tasks run on {nodes}")
 
     def await_copying(self, *nodes: str) -> float:
         """Until every remote partition has so many records more than now; how many seconds that took."""
@@ -152,7 +149,7 @@ class FlowNodes:
             now = self._ends()
             return bool(now) and all(now[partition] > end + _RECORDS for partition, end in before.items())
 
-        wait_until(all_grow, DEADLINE_S, f"every partition is copied on {nodes}", _POLL_S)
+        wait_until(all_grow, DEADLINE_S, f"every partition is copied on {nodes}")
         return time.monotonic() - began_s
 
     def assigned(self) -> set[str]:

@@ -105,6 +105,5 @@ class Arrivals(Follower):
 
 
 def longest_gap(times_s: Iterable[float], since_s: float, until_s: float) -> float:
-    """The longest way from one of these times to the next, between the two given ones."""
     times = sorted([since_s, *(at for at in times_s if since_s < at < until_s), until_s])
     return max(later - earlier for earlier, later in itertools.pairwise(times))

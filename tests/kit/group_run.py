@@ -109,7 +109,6 @@ def play_roll(us: KafkaCluster, eu: KafkaCluster, directory: Path, older: Path |
 
 
 def play_versions(bootstrap: str, directory: Path, older: Path, late: Lateness) -> Iterator[str]:
-    """Restarts the workers of counting tasks in turn, from an older version to this one and back."""
     old = older / ".venv" / "bin"
     with GroupStage(bootstrap, "counting", directory, settings={}, programs=old) as stage:
         stage.create()

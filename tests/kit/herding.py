@@ -105,7 +105,6 @@ class Bench:
         token: int | None = None,
         leader_url: str | None = None,
     ) -> list[Effect]:
-        """A round ends with this for us."""
         self.generation += 1
         url = leader_url or (URL if leader == "ours" else OTHER_URL)
         offset = self.herder.snapshot.offset if offset is None else offset
@@ -132,7 +131,6 @@ class Bench:
         return self.step(events.Request(self._requests, operation))
 
     def withdraw(self) -> list[Effect]:
-        """The last requester waits no longer."""
         return self.step(events.RequestWithdrawn(self._requests))
 
     def wrote(self, effects: Sequence[Effect]) -> list[Effect]:

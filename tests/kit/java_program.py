@@ -145,7 +145,6 @@ class JavaProgram:
         self._started().send_signal(signal.SIGCONT)
 
     def tail(self) -> str:
-        """The end of its log and of what it printed, for messages."""
         parts = [path.read_text(errors="replace") for path in (self.log, self.log.with_suffix(".out")) if path.exists()]
         return "\n".join(part[-_TAIL_BYTES:] for part in parts)
 

@@ -32,7 +32,6 @@ def options(port: int) -> Sequence[str]:
 
 @contextmanager
 def reader() -> Iterator[JavaGateway]:
-    """A JVM that asks others."""
     port = launch_gateway(java_path=str(find_java().executable), die_on_exit=True)
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
     try:

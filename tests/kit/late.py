@@ -50,7 +50,6 @@ _PARTITIONS_OF_TOPIC: Final = 50
 _PAUSE_S: Final = (1.0, 4.0)
 _STOP_S: Final = 120.0
 _COST_S: Final = 20.0
-_LOOK_S: Final = 0.1
 #: What the run waits for, whatever the goal says.
 _NOTICED_DEADLINE_S: Final = 60.0
 _BESIDE_AT_MOST_S: Final = 6 * 3600.0
@@ -159,7 +158,6 @@ class Lives:
         self.lateness = Lateness()
 
     async def start(self, what: str) -> None:
-        """Start the mirror, and wait until all partitions are copied."""
         began_s, log_start = time.monotonic(), self._scene.mirror.log_end()
         self._scene.mirror.start()
         took_s = await self._scene.next_copied(began_s)
@@ -215,7 +213,6 @@ async def play_starts(on: Stage, found: Measured, goal_s: float) -> None:
 
 
 async def play_cost(scene: Scene, found: Measured) -> None:
-    """Watch what the mirror costs while every partition is busy."""
     async with _busy(scene):
         _, cpu, pss = await costs_during(scene.mirror, _COST_S)
     found.worker_cores = cpu[_WORKER]
@@ -266,7 +263,7 @@ def _forget_peak(pid: int) -> None:
 def play_frozen(on: Stage, found: Measured, seconds: float) -> None:
     """Freeze the source's broker, and ask everything that users look at until it says so."""
     seen, mirror, flow = on.seen, on.scene.mirror, f"{ALIAS}->eu"
-    wait_until(lambda: seen.metric("source_answers") == 1 and seen.metric("lag_records") == 0, 60, "all is copied", 0.2)
+    wait_until(lambda: seen.metric("source_answers") == 1 and seen.metric("lag_records") == 0, 60, "all is copied")
     log_start = mirror.log_end()
     says: dict[str, Callable[[], object]] = {
         "metrics": lambda: seen.metric("source_answers") == 0 and seen.metric("lag_records") == -1,
@@ -280,7 +277,7 @@ def play_frozen(on: Stage, found: Measured, seconds: float) -> None:
 
     def notice(what: str) -> None:
         with contextlib.suppress(DeadlinePassed):
-            wait_until(says[what], _NOTICED_DEADLINE_S, f"{what} says it", _LOOK_S)
+            wait_until(says[what], _NOTICED_DEADLINE_S, f"{what} says it")
             noticed_s[what] = time.monotonic() - began_s
 
     try:
@@ -311,7 +308,6 @@ def _cause(line: str) -> str:
 
 
 def play_rest(directory: Path, found: Measured, records: int, seconds: float) -> None:
-    """Ask the REST API of another mirror while it copies at full rate."""
     answers = rest_load.measure(directory, records=records, seconds=seconds)
     print(answers, flush=True)
     is_late = answers.median_ms > rest_load.PROMISED_MEDIAN_MS or answers.p99_ms > rest_load.PROMISED_MS

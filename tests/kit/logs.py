@@ -133,7 +133,6 @@ class TargetPartition:
         return 0, self._write(batch, header, producer)
 
     def mark(self, producer_id: int, epoch: int) -> None:
-        """The marker of an empty aborted transaction under a new epoch."""
         producer = self.producers.setdefault(producer_id, Producer(epoch))
         producer.epoch, producer.next_sequence, producer.recent = epoch, 0, []
         self._put(control_batch(0, producer_id, commit=False, epoch=epoch), 1)

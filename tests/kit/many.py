@@ -34,7 +34,6 @@ from tests.kit.workers import OurWorker, worker_properties
 _GROUP: Final = "many"
 _DEADLINE_S: Final = 900.0
 _READY_DEADLINE_S: Final = 300.0
-_POLL_S: Final = 0.5
 _IDLE_S: Final = 20.0
 _REQUESTS: Final = 10
 _LEASE_MS: Final = 5_000
@@ -136,7 +135,7 @@ class Many:
             owners = self._first.owners()
             return len(owners) == parts and len(set(owners.values())) == workers
 
-        wait_until(is_running, _DEADLINE_S, f"{parts} connectors and tasks run on {workers} workers", _POLL_S)
+        wait_until(is_running, _DEADLINE_S, f"{parts} connectors and tasks run on {workers} workers")
 
     def _statuses(self) -> Iterator[str]:
         times = []

@@ -35,8 +35,6 @@ class Content(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """One partition as its readers see it."""
-
     records: dict[int, Content]
     start: int
     end: int
@@ -44,8 +42,6 @@ class Log:
 
 @dataclass(slots=True)
 class Verdict:
-    """What was found of one pair: records by how they were judged, and what is wrong, in sentences."""
-
     same: int = 0
     next_survivor: int = 0
     below: int = 0

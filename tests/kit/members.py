@@ -97,13 +97,11 @@ class Joiner:
         await self._task
 
     async def join_again(self) -> None:
-        """Give up the round that is under way, and join anew."""
         await self._end()
         self._wanted.set()
         self._task = self._begin()
 
     async def leave(self) -> None:
-        """As a worker that is stopped."""
         await self._end()
         await self.member.leave("the test says so")
         await self.member.close()

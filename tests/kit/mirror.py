@@ -111,7 +111,6 @@ STOP_DEADLINE_S: Final = 120.0
 _KILL_DEADLINE_S: Final = 120.0
 #: Spark's Python daemon ends by itself, once its JVM has: a moment behind the worker.
 _GONE_DEADLINE_S: Final = 120.0
-_LOG_POLL_S: Final = 0.1
 
 
 class Mirror:
@@ -151,7 +150,6 @@ class Mirror:
         return found
 
     def leftovers(self) -> list[Member]:
-        """Processes once seen in a tree of this mirror that still run."""
         return survivors(self._members.values())
 
     def assert_gone(self) -> None:
@@ -191,7 +189,7 @@ class Mirror:
             assert self.is_running, self.log_lines()[-20:]
             return next((line for line in self.log_lines(start) if all(part in line for part in parts)), "")
 
-        return wait_until(found, deadline_s, f"the log says {parts}", _LOG_POLL_S)
+        return wait_until(found, deadline_s, f"the log says {parts}")
 
     def log_end(self) -> int:
         return self.log_file.stat().st_size

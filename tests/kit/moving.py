@@ -110,7 +110,6 @@ class Feed:
                 await asyncio.sleep(pause_s)
 
     async def load(self) -> None:
-        """Go on until it is stopped."""
         await self.write(1_000_000, _PAUSE_S)
 
     def stop(self) -> None:
@@ -157,7 +156,6 @@ class Mover:
         await commit(bootstrap, self.group, self.left, f"left by {self.group}")
 
     def copy(self) -> Mover:
-        """Another that has processed the same."""
         return Mover(self.group, {kind: list(seen) for kind, seen in self.seen.items()}, dict(self.left))
 
 

@@ -29,7 +29,6 @@ def _die_with_parent() -> None:
 
 
 def _keep_running(command: list[str]) -> None:
-    """Start a child again whenever it ends, until SIGTERM."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     while True:
         with subprocess.Popen(command) as child:
@@ -64,7 +63,6 @@ async def _copy(settings: dict[str, str]) -> None:
 
 
 async def _settled_ends(target: AIOKafkaConsumer, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """Where partitions end once that has stood still for a while."""
     ends, since_s = dict[TopicPartition, int](), time.monotonic()
     while time.monotonic() < since_s + _STILL_S:
         if (now := await target.end_offsets(partitions)) != ends:

@@ -27,8 +27,6 @@ _METADATA: Final = "Metadata-Version: 2.1\nName: heliograph-numbers\nVersion: 1.
 
 
 class NumberSource(SourceConnector):
-    """As many tasks as it may have."""
-
     _props: Props
 
     @classmethod

@@ -93,7 +93,6 @@ class Pipe:
         self._on_ended()
 
     def drop(self) -> None:
-        """End the stream here and now: what is kept is lost."""
         self.ended = True
         self._queue.clear()
         self.dropped_bytes += self.kept_bytes
@@ -102,7 +101,6 @@ class Pipe:
         self._regulate_source()
 
     def pump(self) -> None:
-        """Pass what may pass now, and arrange to be called for the rest."""
         self._cancel_timer()
         while self._queue and self._may_pass():
             due = max(self._queue[0][0], self._next_free_at)

@@ -107,7 +107,6 @@ class ProxiedConnection:
             self.broker_side.close()
 
     def unread_bytes(self, direction: Direction) -> int:
-        """What waits in the kernel for a sender that is not read."""
         source = self.pipes[direction].source
         if source is None or source.is_closing():
             return 0
@@ -135,8 +134,6 @@ class ProxiedConnection:
 
 
 class Side(asyncio.Protocol):
-    """One socket of a connection."""
-
     def __init__(self, connection: ProxiedConnection, sends: Direction) -> None:
         self._connection = connection
         self._transport: asyncio.Transport | None = None

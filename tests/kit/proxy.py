@@ -84,7 +84,6 @@ class FaultProxy:
         return self._call(self._hold(direction, where, new_too))
 
     def release(self, where: Where = everywhere) -> None:
-        """Pass on what was held, in order, and hold no more."""
         self._call(self._release(where))
 
     def stall(self, direction: Direction = Direction.REQUESTS, where: Where = everywhere) -> None:
@@ -158,7 +157,6 @@ class FaultProxy:
         return self._call(self._unread(direction, where))
 
     def accepted(self) -> int:
-        """How many connections there ever were."""
         return self._call(self._count_accepted())
 
     def close(self) -> None:

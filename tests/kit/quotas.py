@@ -26,7 +26,6 @@ WRITING = Quota("connector-producer-MirrorSourceConnector-0", "producer_byte_rat
 
 
 async def set_quota(brokers: KafkaCluster, quota: Quota, bytes_per_s: int, *, remove: bool = False) -> None:
-    """Set or remove a quota, and wait until the broker knows."""
     request = AlterClientQuotasRequest
     entity = request.EntryData.EntityData(entity_type="client-id", entity_name=quota.client_id)
     change = request.EntryData.OpData(key=quota.key, value=float(bytes_per_s), remove=remove)

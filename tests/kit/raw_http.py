@@ -48,7 +48,6 @@ async def connected(
 
 
 async def exchange(port: int, data: bytes) -> Raw:
-    """Send these bytes on a connection of their own and read the answer."""
     async with connected(port) as (reader, writer), asyncio.timeout(_PATIENCE_S):
         writer.write(data)
         await writer.drain()

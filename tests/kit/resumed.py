@@ -25,7 +25,6 @@ class Resumed:
 
 
 def resumed(lines: Iterable[str]) -> Iterator[Resumed]:
-    """The resumed partitions that log lines tell of, in order."""
     for line in lines:
         found = _LINE.search(line)
         if found:

@@ -228,7 +228,6 @@ class Scene:
         return found
 
     def write_backlog(self, records: int) -> None:
-        """Into the busy partitions, as fast as they take it."""
         named = ["--bootstrap-server", self._us, "--topic", _BUSY, "--num-records", str(records)]
         run_tool(_PERFORMANCE, [*named, "--record-size", str(_BUSY_BYTES), "--throughput", "-1"])
 
@@ -248,7 +247,6 @@ class Scene:
         raise AssertionError(f"the backlog was not copied in {_DEADLINE_S:g} s: {self.mirror.log_lines()[-3:]}")
 
     async def busy_records(self) -> int:
-        """How many the busy partitions have at the target."""
         async with cluster_at(self._eu) as cluster:
             return await self._busy_records(cluster)
 
@@ -300,7 +298,6 @@ async def costs_during(mirror: Mirror, seconds: float) -> tuple[float, dict[str,
 
 
 async def idle(scene: Scene, proxy: FaultProxy, seconds: float) -> Idle:
-    """Watch the mirror do nothing for so long."""
     counted = _counted(proxy)
     lasted_s, cpu, pss = await costs_during(scene.mirror, seconds)
     fetches, requests, answers = (now - then for now, then in zip(_counted(proxy), counted, strict=True))

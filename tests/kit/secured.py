@@ -111,13 +111,11 @@ class Secured:
         }
 
     def own_store(self) -> dict[str, str]:
-        """A PEM key store with an encrypted key."""
         store = self.directory / "client.pem"
         store.write_text(self.client.key_pem(STORE_PASSWORD) + self.client.pem)
         return {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(store), "ssl.key.password": STORE_PASSWORD}
 
     def own_pkcs12(self) -> dict[str, str]:
-        """A key store with a password, as keytool makes it."""
         store = self.directory / "client.p12"
         secret = serialization.BestAvailableEncryption(STORE_PASSWORD.encode())
         store.write_bytes(
@@ -215,7 +213,6 @@ def set_password(cluster: KafkaCluster, user: str, password: str) -> None:
 
 
 async def _until_taken(settings: ConnectionSettings) -> None:
-    """Until each broker lets in who comes with these settings."""
     async with asyncio.timeout(_TAKEN_DEADLINE_S):
         for host, port in settings.bootstrap:
             while not await _is_taken(settings, host, port):  # noqa: ASYNC110

@@ -64,7 +64,6 @@ POISON: Final = {
 def some(
     count: int, *, first: int = 0, value_bytes: int = 40, seed: int = 0, timestamp_ms: int = NOW_MS
 ) -> list[Record]:
-    """Records of which no two are alike, with values that do not compress."""
     chance = random.Random(f"{seed} {first}")
     return [
         Record(
@@ -175,4 +174,4 @@ def configure(bootstrap: str, topic: str, configs: dict[str, str]) -> None:
 
     with stock_admin(bootstrap) as admin:
         admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, configs=configs)])
-        wait_until(is_reported, 120.0, f"{topic} has {configs}", 0.02)
+        wait_until(is_reported, 120.0, f"{topic} has {configs}")

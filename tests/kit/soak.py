@@ -84,8 +84,6 @@ class SoakReport:
 
 
 class Soak:
-    """Plays one run on an open stage."""
-
     def __init__(self, stage: SoakStage, report: SoakReport, say: Callable[[str], None]) -> None:
         self._stage = stage
         self._report = report
@@ -336,7 +334,6 @@ async def run(
     target_nodes: int = 3,
     say: Callable[[str], None] = lambda line: None,
 ) -> SoakReport:
-    """A whole run, from clusters to verdicts."""
     report = SoakReport(seed, exactly_once)
     stage = SoakStage(
         directory,

@@ -46,7 +46,6 @@ class Feeder:
         ]
 
     async def pause(self) -> None:
-        """Returns when nothing is on its way and no transaction is open."""
         self._open.clear()
         for writer, task in zip(self._writers, self._tasks, strict=True):
             idle = asyncio.create_task(writer.idle.wait(), name=f"idle {self.feed.topic}")
@@ -82,8 +81,6 @@ class Feeder:
 
 
 class _FeedWriter:
-    """One producer of a topic, anew after each error that it does not heal by itself."""
-
     def __init__(
         self, feeder: Feeder, bootstrap: str, number: int, in_transactions: bool, records_per_s: float, seed: str
     ) -> None:
@@ -148,7 +145,6 @@ class _FeedWriter:
         )
 
     async def _write(self, producer: Any) -> None:
-        """Until it is paused."""
         due_s = time.monotonic()
         while not self._feeder.is_paused:
             if self._in_transactions:

@@ -86,7 +86,6 @@ class Feed:
 
 
 def feeds(seed: int) -> list[Feed]:
-    """Topics of every fate, with every codec, with and without transactions, names of several shapes."""
     chance = random.Random(f"{seed}/feeds")
     codecs = itertools.cycle(chance.sample(CODECS, len(CODECS)))
 

@@ -43,7 +43,6 @@ class Stock:
         return uuid.UUID(str(row["topic_id"]))
 
     async def configs(self, name: str) -> dict[str, str]:
-        """What is set on the topic itself."""
         resource = ConfigResource(ConfigResourceType.TOPIC, name)
         found = await asyncio.to_thread(lambda: self._admin.describe_configs([resource], config_filter="all"))
         entries = found.get("topic", {}).get(name, {})

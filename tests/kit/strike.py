@@ -25,8 +25,6 @@ from tests.kit.stage import Stage
 _LOAD_DEADLINE_S: Final = 600.0
 _KEEP_DEADLINE_S: Final = 60.0
 _LOOK_DEADLINE_S: Final = 600.0
-#: Looking walks the process tree and the log, so not too often on a machine that is under load.
-_LOOK_POLL_S: Final = 0.05
 _GONE_DEADLINE_S: Final = 90.0
 _CATCH_UP_DEADLINE_S: Final = 600.0
 #: Where the tripwire of a hold lies: mostly inside a request or an answer, sometimes between two.
@@ -136,7 +134,6 @@ class Strike:
 
     @property
     def _loses_all(self) -> bool:
-        """Whether the blow ends every slice."""
         return self._round.victim in KILLED and self._round.victim is not Role.PYTHON_WORKER
 
     def _prepare_path(self, writers: list[Member], undo: contextlib.ExitStack) -> Callable[[], None]:
@@ -224,7 +221,6 @@ class Strike:
         return doomed
 
     def _let_look(self) -> None:
-        """Wait for the moment at which the path is let go."""
         if self._round.path is Path.PLAIN:
             return
         conditions: dict[Moment, Callable[[], object]] = {
@@ -236,7 +232,7 @@ class Strike:
         self._result.looked_s = self._since_blow()
 
     def _await(self, condition: Callable[[], object], what: str) -> None:
-        wait_until(condition, _LOOK_DEADLINE_S, what, _LOOK_POLL_S)
+        wait_until(condition, _LOOK_DEADLINE_S, what)
 
     def _has_left_group(self) -> bool:
         """A cluster may take long to find a successor for a broker that was frozen past the worker's lease."""
@@ -272,7 +268,6 @@ class Strike:
 
 
 def faults_of(report: Report) -> list[str]:
-    """What a comparison found, partition by partition."""
     return [
         f"{found.target}-{found.partition}: gaps {found.gaps}, duplicates {found.duplicates}, "
         f"disorder {found.disorder}, damaged {found.damaged}, behind {found.behind}; {found.fault}"

@@ -66,7 +66,6 @@ class Heard:
         self.topics.append((topic, task))
 
     def of(self, work: str | TaskId) -> list[State]:
-        """The states of one connector or task, in order."""
         return [state for its_work, state in self.states if its_work == work]
 
     def last(self, work: str | TaskId) -> State | None:
@@ -176,7 +175,6 @@ def record(number: int, partition: int = 0, topic: str = "t") -> SourceRecord:
 
 
 def plugins(connector: type[SourceConnector], name: str = "Test") -> Plugins:
-    """The built-in plugins and one connector."""
     described = PluginDescription(PluginKind.SOURCE, name, connector, connector.config_def(), connector.version())
     return Plugins([*_BUILTIN, described])
 

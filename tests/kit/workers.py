@@ -22,7 +22,6 @@ PROGRAMS: Final = Path(sys.executable).parent
 _WORKER: Final = "worker"
 _START_DEADLINE_S: Final = 240.0
 _STOP_DEADLINE_S: Final = 120.0
-_POLL_S: Final = 0.1
 _TAIL_BYTES: Final = 4000
 
 
@@ -57,7 +56,7 @@ def await_ready(url: str, is_running: Callable[[], bool], tail: Callable[[], str
         assert is_running(), f"the worker at {url} has ended: {tail()}"
         return _status(url, "health") == 200
 
-    wait_until(healthy, deadline_s, f"the worker at {url} is healthy", _POLL_S)
+    wait_until(healthy, deadline_s, f"the worker at {url} is healthy")
 
 
 def _status(url: str, path: str) -> int | None:

@@ -218,7 +218,6 @@ async def _offsets(eu: KafkaCluster, groups: Sequence[str]) -> dict[str, dict[tu
 def judge(
     layout: Layout, reported: Mapping[str, Any], offsets: Mapping[str, Mapping[tuple[str, int], int]]
 ) -> list[str]:
-    """What is wrong with what the command said and did (pure)."""
     faults = []
     named = {one["group"]: one for one in reported["blocked"]}
     if named.keys() != layout.blocked:

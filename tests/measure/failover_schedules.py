@@ -184,7 +184,6 @@ class Stage:
         return RestClient(self.url)
 
     def answers(self, alias: str) -> bool:
-        """Whether the workers of a flow do."""
         try:
             return self.rest.try_once("GET", f"/{alias}/eu/connectors/MirrorSourceConnector/status")[0] == 200
         except (OSError, ValueError):  # while they start

@@ -63,7 +63,6 @@ class _Ends:
         self._partitions = partitions
 
     async def caught_up(self, records: float) -> None:
-        """Wait until the copy is less than so many records behind."""
         async with asyncio.timeout(_DEADLINE_S):
             while True:
                 with contextlib.suppress(RetriableError):  # leaders have just been elected
@@ -73,7 +72,6 @@ class _Ends:
                 await asyncio.sleep(_LOOK_S)
 
     async def look(self) -> tuple[int, int]:
-        """Records at the source and at the target."""
         names = (_HEALTHY, f"us.{_HEALTHY}")
         ends = [
             await list_offsets(cluster, [(name, index) for index in range(self._partitions)], LATEST)

@@ -35,7 +35,6 @@ class Size(NamedTuple):
 
 
 def sizes(root: Path = ROOT) -> dict[str, Size]:
-    """Files and lines of each package that has modules, by its folder."""
     found: dict[str, list[int]] = defaultdict(list)
     for path in modules(root):
         if path.name != "__init__.py":

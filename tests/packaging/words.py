@@ -63,7 +63,6 @@ def faults(path: Path) -> Iterator[str]:
 
 
 def files(root: Path = ROOT) -> Iterator[Path]:
-    """Files whose text is checked."""
     for place in (*_CODE, *_PAGES):
         found = root / place
         for path in [found] if found.is_file() else sorted(found.rglob("*")):

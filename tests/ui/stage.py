@@ -93,8 +93,6 @@ class Stage:
         admin.close()
 
     def commit(self, group: str, offsets: dict[tuple[str, int], int]) -> None:
-        """Commit at the source, as a group without members."""
-
         async def store() -> None:
             async with AIOKafkaConsumer(bootstrap_servers=self.us.bootstrap, group_id=group) as consumer:
                 consumer.assign([TopicPartition(*each) for each in offsets])
@@ -145,7 +143,7 @@ class Stage:
             seen = self.overview()
             return seen if seen and seen["verdict"]["state"] in words else None
 
-        return wait_until(found, DEADLINE_S, f"the flow is {' or '.join(words)}", 0.5)
+        return wait_until(found, DEADLINE_S, f"the flow is {' or '.join(words)}")
 
     @contextmanager
     def page(
@@ -189,7 +187,6 @@ class Stage:
 
 
 def save(page: Page, name: str) -> None:
-    """Write a small picture of what the window shows."""
     IMAGES.mkdir(parents=True, exist_ok=True)
     with Image.open(BytesIO(page.screenshot())) as picture:
         picture.convert("RGB").quantize(64).save(IMAGES / f"{name}.png", optimize=True)
@@ -220,7 +217,7 @@ def staged(browser: Browser, directory: Path, changes: Mapping[str, str] | None 
         with Mirror(properties, directory) as mirror:
             mirror.start()
             stage = Stage(us, eu, mirror, properties, browser)
-            wait_until(lambda: _answers(stage), DEADLINE_S, "the worker answers", 0.5)
+            wait_until(lambda: _answers(stage), DEADLINE_S, "the worker answers")
             for topic, partitions in TOPICS.items():
                 for partition in range(partitions):
                     stage.write(topic, partition, *(b"%d" % number for number in range(200)))

@@ -18,7 +18,6 @@ CONNECTOR: Final = "MirrorSourceConnector"
 
 
 async def write_offset(cluster: KafkaCluster, topic: str, partition: int, last_copied: int) -> None:
-    """A source offset as Java's MirrorMaker or an operator writes it."""
     async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap) as producer:
         await producer.send_and_wait(
             f"mm2-offsets.{SHAPES}.internal",

@@ -36,7 +36,7 @@ def test_plan_drift_and_audit_of_a_running_mirror(shared: SharedMirror) -> None:
     asyncio.run(make_topics(shared.us.bootstrap, {TOPIC: 2}))
     asyncio.run(write(shared.us, TOPIC, RECORDS, partitions=2))
     wait_until(
-        lambda: len(asyncio.run(read_all(shared.eu.bootstrap, REMOTE))) == 2 * RECORDS, DEADLINE_S, "all is copied", 0.5
+        lambda: len(asyncio.run(read_all(shared.eu.bootstrap, REMOTE))) == 2 * RECORDS, DEADLINE_S, "all is copied"
     )
     config = ask(f"{base}/config")
     ask(f"{base}/config", "PUT", {**config, "x.api.key": "s3cret-Zq7", "refresh.topics.interval.seconds": "7"})
@@ -48,13 +48,13 @@ def test_plan_drift_and_audit_of_a_running_mirror(shared: SharedMirror) -> None:
 
     asyncio.run(grow())
     # The controller answers who adds partitions; the broker hears of them a moment later.
-    drift = wait_until(lambda: drifted(base), DEADLINE_S, "the partitions are seen", 0.2)
+    drift = wait_until(lambda: drifted(base), DEADLINE_S, "the partitions are seen")
     plan = ask(f"{base}/plan")
     assert (plan["rows"], plan["counts"], plan["unknown"]) == ([], {}, [])
     (row,) = drift["rows"]
     assert row[:3] == ["extra partitions", "eu", REMOTE] and row[3].startswith("9, the source has")
     assert drift["command"] == f"heliograph plan mm2.properties --flow '{CHANGES}->eu' --drift"
-    wait_until(lambda: len(audited(base, "rest")) == 2, DEADLINE_S, "both requests are in the audit", 0.2)
+    wait_until(lambda: len(audited(base, "rest")) == 2, DEADLINE_S, "both requests are in the audit")
     pause, put = audited(base, "rest")
     path = f"/{CHANGES}/eu/connectors/{NAME}/pause"
     assert (pause["action"], pause["subject"], pause["status"]) == ("PUT", path, 202)

@@ -92,7 +92,6 @@ def site(shared: SharedMirror) -> Site:
 
 
 async def headers(cluster: Cluster, topic: str, partition: int) -> list[wire.BatchHeader]:
-    """Of all batches, aborted ones and markers too."""
     leader = (await cluster.metadata({topic})).leader(topic, partition)
     assert leader is not None
     limits = fetch_api.FetchLimits(100, 0, 16_000_000, 16_000_000, fetch_api.READ_UNCOMMITTED)

@@ -40,7 +40,6 @@ class Shapes:
     mirror: Mirror
 
     async def assert_equal(self, topic: str, records: int) -> None:
-        """Wait for the copy, then compare key, value, headers, timestamp and order."""
         await self.caught_up(topic)
         sides = settings_of(self.us.bootstrap), settings_of(self.eu.bootstrap)
         report = await compare_topics(*sides, {topic: f"{ALIAS}.{topic}"})
@@ -48,7 +47,6 @@ class Shapes:
         assert report.records == records
 
     async def caught_up(self, topic: str) -> None:
-        """Until the target holds as many records as a read_committed consumer of the source sees."""
         wanted = len(await read_all(self.us.bootstrap, topic))
 
         async def is_there() -> bool:

@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
 
 from tests.kit.brokers import KafkaCluster
-from tests.kit.copies import read_all
+from tests.kit.copies import read_all, send
 from tests.kit.masking import masking
 from tests.kit.members import until
 from tests.kit.mirror import SMALL, Mirror, one_flow
@@ -83,9 +83,7 @@ def fill(us: KafkaCluster, alias: str) -> None:
         await make_topics(us.bootstrap, {f"{alias}-orders": 2, f"{alias}-orders.test": 2, f"{alias}-numbers": 1})
         await write(us, f"{alias}-orders", 0, RECORDS // 2)
         await write(us, f"{alias}-orders.test", 0, 20)
-        async with AIOKafkaProducer(bootstrap_servers=us.bootstrap) as client:
-            for value in (b"1", b"2", b"three", b"4"):
-                await client.send_and_wait(f"{alias}-numbers", value)
+        await send(us.bootstrap, f"{alias}-numbers", (b"1", b"2", b"three", b"4"))
 
     asyncio.run(write_all())
 
@@ -213,9 +211,7 @@ async def test_what_cannot_be_computed_is_left_out_and_a_group_that_still_copies
     """From a MirrorMaker 1 that was not stopped, with ``errors.tolerance = all``."""
     alias, topic, group = "wary", "wary-numbers", "wary-mirror-maker-1"
     await make_topics(us.bootstrap, {topic: 1})
-    async with AIOKafkaProducer(bootstrap_servers=us.bootstrap) as producer:
-        for index in range(40):
-            await producer.send_and_wait(topic, b"none" if index % 10 == 3 else b"%d" % index)
+    await send(us.bootstrap, topic, (b"none" if index % 10 == 3 else b"%d" % index for index in range(40)))
     settings = {
         **one_flow(us.bootstrap, eu.bootstrap, topic, alias, tasks=1),
         f"{alias}->eu.initial.offsets.group": group,

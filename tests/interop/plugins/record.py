@@ -48,7 +48,6 @@ def _begin(rest: RestClient, case: Case, folder: Path) -> None:
 
 
 def _definitions(rest: RestClient) -> dict[str, list[dict[str, object]]]:
-    """The settings of every plugin that we have too."""
     names = sorted({each.name for each in (*CONVERTERS, *HEADER_CONVERTERS, *TRANSFORMATIONS, *PREDICATES)})
     return {name: rest.ask("GET", f"/connector-plugins/{name}/config") for name in names}
 
@@ -61,7 +60,7 @@ def _settled(rest: RestClient, bootstrap: str) -> Outcomes:
         assert "FAILED" not in states, rest.statuses()
         return states == ["RUNNING"] * len(CASES)
 
-    wait_until(all_run, _PATIENCE_S, "all tasks run", 0.5)
+    wait_until(all_run, _PATIENCE_S, "all tasks run")
     outcomes: Outcomes = {}
     while (found := asyncio.run(_read(bootstrap))) != outcomes:
         outcomes = found

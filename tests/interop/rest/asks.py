@@ -87,7 +87,6 @@ def states(connector: str, state: str, *tasks: str) -> Until:
 
 
 def gone(connector: str) -> Until:
-    """Until a deleted connector's status has gone as well."""
     return Until(f"/connectors/{connector}/status", status=404)
 
 

@@ -63,7 +63,6 @@ def _answer(ask: Ask, place: Place, patience_s: float) -> Answer:
 
 
 def put_question(ask: Ask, place: Place) -> Answer:
-    """The answer, once no rebalance is in the way."""
     deadline = time.monotonic() + _REBALANCE_DEADLINE_S
     while True:
         status, headers, text = exchange(ask, place)

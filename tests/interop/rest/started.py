@@ -18,7 +18,6 @@ from tests.kit.processes import wait_until
 from tests.kit.workers import OurWorker
 
 _START_DEADLINE_S: Final = 240.0
-_POLL_S: Final = 0.1
 
 
 class Program(Protocol):
@@ -66,4 +65,4 @@ def _await_dedicated(scene: Stage, program: Program) -> None:
             return False
         return status == 204
 
-    wait_until(ready, _START_DEADLINE_S, f"the MirrorMaker at {scene.place.url} serves", _POLL_S)
+    wait_until(ready, _START_DEADLINE_S, f"the MirrorMaker at {scene.place.url} serves")

@@ -63,8 +63,6 @@ TOPICS: Final = (
 
 @dataclass
 class Written:
-    """Committed records by source topic and partition."""
-
     counts: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def add(self, topic: str, partition: int, count: int) -> None:
