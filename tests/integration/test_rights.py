@@ -38,7 +38,8 @@ def commands(us: str, eu: str) -> str:
     found = re.search(r"```sh\n(source\(\).*?)```", PAGE.read_text(), re.DOTALL)
     assert found is not None
     block = found.group(1)
-    for written, here in (("us-kafka:9094", us), ("eu-kafka:9093", eu), ("User:CN=mirror", "User:bob")):
+    addresses = (("us-kafka:9094", us), ("eu-kafka:9093", eu))
+    for written, here in (*addresses, ("User:CN=mirror", "User:bob"), ("User:mirror", "User:bob")):
         assert written in block
         block = block.replace(written, here)
     return block
