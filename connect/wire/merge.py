@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import struct
 from collections.abc import Sequence
+from functools import partial
 from types import ModuleType
 from typing import Final, NamedTuple
 
@@ -98,7 +99,7 @@ def _merged(
     level: int | None,
 ) -> bytearray:
     codec, first = attributes & wire.CODEC_MASK, wire.read_header(regions[0])
-    opener = _Opener(first.codec) if first.codec else None
+    opener = partial(_opened, first.codec) if first.codec else None
     views = [memoryview(region) for region in regions]
     merged: bytearray
     merged, count, latest_ms = rebase.rebased(views, first.base_timestamp, opener)
@@ -111,15 +112,14 @@ def _merged(
     return merged
 
 
-class _Opener:
-    """Decompresses the records of batches of one codec; one limit covers all of a merge."""
-
-    def __init__(self, codec: int) -> None:
-        self._codec = codec
-        self._zstd = records.zstd()
-        self._room = MOST_OPENED_BYTES
-
-    def __call__(self, payload: bytes) -> bytes:
-        found = records.open_payload(payload, self._codec, self._room, self._zstd)
-        self._room -= len(found)
-        return found
+def _opened(codec: int, payloads: Sequence[bytes]) -> bytes:
+    """Decompress the records of batches, at most :data:`MOST_OPENED_BYTES` in all. Payloads of zstd are opened at once,
+    because a frame may follow another, and a call for each would take longer than a few records."""
+    if codec == records.ZSTD:
+        return records.open_payload(b"".join(payloads), codec, MOST_OPENED_BYTES)
+    found: list[bytes] = []
+    room = MOST_OPENED_BYTES
+    for payload in payloads:
+        found.append(records.open_payload(payload, codec, room))
+        room -= len(found[-1])
+    return b"".join(found)
