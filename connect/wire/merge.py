@@ -113,9 +113,9 @@ def _merged(
 
 
 def _opened(codec: int, payloads: Sequence[bytes]) -> bytes:
-    """Decompress the records of batches, at most :data:`MOST_OPENED_BYTES` in all. Payloads of zstd are opened at once,
-    because a frame may follow another, and a call for each would take longer than a few records."""
-    if codec == records.ZSTD:
+    """Decompress the records of batches, at most :data:`MOST_OPENED_BYTES` in all. Frames may follow one another except
+    those of snappy, so one call opens all: a call for each would take longer than a few records."""
+    if codec != records.SNAPPY:
         return records.open_payload(b"".join(payloads), codec, MOST_OPENED_BYTES)
     found: list[bytes] = []
     room = MOST_OPENED_BYTES

@@ -27,7 +27,7 @@ from aiokafka.record.util import decode_varint, encode_varint
 from connect.wire import batch as wire
 from connect.wire.batch import NO_TIMESTAMP, bytes_of, is_text, key_of
 
-_NONE, _GZIP, _SNAPPY, _LZ4, ZSTD = range(5)
+_NONE, _GZIP, SNAPPY, _LZ4, ZSTD = range(5)
 _INTO: Final = {
     _GZIP: cramjam.gzip.decompress_into,
     _LZ4: cramjam.lz4.decompress_into,
@@ -77,7 +77,7 @@ def opened_batch(batch: bytes) -> bytes:
 
 def _opened(payload: bytes, codec: int, room: int) -> bytes:
     try:
-        if codec == _SNAPPY:
+        if codec == SNAPPY:
             return _snappy(payload, room)
         out = bytearray(max(room, 0))
         return bytes(memoryview(out)[: _INTO[codec](payload, out)])
