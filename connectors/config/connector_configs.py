@@ -18,16 +18,7 @@ from connect.core.config.config_def import AtLeast, ConfigDef, OneOf, Setting, V
 from connect.core.errors import ConfigError
 from connect.kafka.security.connection_settings import ConnectionSettings
 from connect.wire.batch import CODEC_NAMES
-from connectors.config.client_config import (
-    ClientKind,
-    ClusterSide,
-    Rhythm,
-    client_connection,
-    connector_client,
-    inner_client_id,
-    record_producer,
-    rhythm,
-)
+from connectors.config import client_config
 from connectors.config.definitions import CHECKPOINT, SOURCE, USE_DEFAULTS_FROM
 from connectors.filters import DefaultConfigPropertyFilter, DefaultGroupFilter, DefaultTopicFilter, should_mirror
 from connectors.formats.gap import GapPolicy, OnSourceGap, OnTopicRecreated
@@ -221,7 +212,7 @@ class MirrorSourceSettings:
     offsets_topic_replication_factor: int
     flush_interval_ms: int
     gap_policy: GapPolicy
-    transactions: Rhythm | None
+    transactions: client_config.Rhythm | None
     lease_ms: int
     epoch_ms: int
     transform_sql: str
@@ -291,8 +282,8 @@ def source_settings(connector: Mapping[str, str], worker: Mapping[str, str]) -> 
     query, routes = _query(values), topic_routes(values)
     _refuse_routes_to_nowhere(routes, query, transforms)
     offsets = WORKER.parse(worker)
-    consumer = _client_values(CONSUMER, connector_client(connector, "source", "consumer"), "consumer.")
-    producer = _client_values(PRODUCER, record_producer(connector, worker), "producer.")
+    consumer = _client_values(CONSUMER, client_config.connector_client(connector, "source", "consumer"), "consumer.")
+    producer = _client_values(PRODUCER, client_config.record_producer(connector, worker), "producer.")
     _refuse_what_changes_records(connector, worker)
     offsets_topic = offsets.string("offset.storage.topic")
     return MirrorSourceSettings(
@@ -334,7 +325,7 @@ def source_settings(connector: Mapping[str, str], worker: Mapping[str, str]) -> 
         gap_policy=GapPolicy(
             OnSourceGap(values.string("on.source.gap")), OnTopicRecreated(values.string("on.topic.recreated"))
         ),
-        transactions=rhythm(connector, worker, offsets, producer.integer("transaction.timeout.ms")),
+        transactions=client_config.rhythm(connector, worker, offsets, producer.integer("transaction.timeout.ms")),
         lease_ms=values.integer("lease.ms"),
         epoch_ms=values.integer("copy.epoch.ms"),
         transform_sql=query.text if query else "",
@@ -459,16 +450,18 @@ class CheckpointSettings:
         """The offset map of the flow, on its target."""
         return f"mm2-offset-map.{self.source_alias}.internal"
 
-    def connection(self, side: ClusterSide, kind: ClientKind, role: str, task: str = "") -> ConnectionSettings:
+    def connection(
+        self, side: client_config.ClusterSide, kind: client_config.ClientKind, role: str, task: str = ""
+    ) -> ConnectionSettings:
         """Return connection settings for a client in one of Java's roles; ``task`` is ``-0`` in a task.
 
         Raises:
             ConfigError: A key is missing or invalid.
         """
-        client = connector_client(self._props, side, kind)
-        client_id = inner_client_id(self.flow, self.name + task, role, client.get("client.id", ""))
+        client = client_config.connector_client(self._props, side, kind)
+        client_id = client_config.inner_client_id(self.flow, self.name + task, role, client.get("client.id", ""))
         alias = self.source_alias if side == "source" else self.target_alias
-        return client_connection(self._props, side, kind, client_id=client_id, where=f"cluster {alias}")
+        return client_config.client_connection(self._props, side, kind, client_id=client_id, where=f"cluster {alias}")
 
 
 def checkpoint_settings(props: Mapping[str, str]) -> CheckpointSettings:

@@ -22,16 +22,7 @@ from connectors.connector_base import rows_asked
 from connectors.inspection.flow_plan import Drift, DriftKind, FlowDrift, InternalTopics, Planned, drift_of_flow
 from connectors.source.plugin import access_of
 from connectors.source.worker_context import MirrorHost, looked_at_parts
-from connectors.topic_sync.cluster_changes import (
-    AddPartitions,
-    AlterConfig,
-    Change,
-    CreateAcl,
-    CreateTopic,
-    DeleteAcl,
-    DeleteTopic,
-    MoveGroup,
-)
+from connectors.topic_sync import cluster_changes
 
 PLAN: Final = "plan"
 DRIFT: Final = "drift"
@@ -92,38 +83,38 @@ def _changes(planned: Sequence[Planned], before: str = "") -> list[tuple[str, ..
     return [(before + ACTIONS[type(one.change)][1], one.cluster, *in_words(one.change)) for one in planned]
 
 
-ACTIONS: Final[dict[type[Change], tuple[str, str, str, str]]] = {
-    CreateTopic: ("create-topic", "+ create topic", "topic", "to create"),
-    AddPartitions: ("add-partitions", "~ add partitions", "topic", "to grow"),
-    AlterConfig: ("alter-config", "~ alter config", "setting", "to alter"),
-    DeleteTopic: ("delete-topic", "- delete topic", "topic", "to delete"),
-    MoveGroup: ("move-group", "~ move group", "group offset", "to move"),
-    CreateAcl: ("create-acl", "+ create ACL", "ACL", "to create"),
-    DeleteAcl: ("delete-acl", "- delete ACL", "ACL", "to delete"),
+ACTIONS: Final[dict[type[cluster_changes.Change], tuple[str, str, str, str]]] = {
+    cluster_changes.CreateTopic: ("create-topic", "+ create topic", "topic", "to create"),
+    cluster_changes.AddPartitions: ("add-partitions", "~ add partitions", "topic", "to grow"),
+    cluster_changes.AlterConfig: ("alter-config", "~ alter config", "setting", "to alter"),
+    cluster_changes.DeleteTopic: ("delete-topic", "- delete topic", "topic", "to delete"),
+    cluster_changes.MoveGroup: ("move-group", "~ move group", "group offset", "to move"),
+    cluster_changes.CreateAcl: ("create-acl", "+ create ACL", "ACL", "to create"),
+    cluster_changes.DeleteAcl: ("delete-acl", "- delete ACL", "ACL", "to delete"),
 }
 
 
-def in_words(change: Change) -> tuple[str, str]:
+def in_words(change: cluster_changes.Change) -> tuple[str, str]:
     """Return what changes, and how."""
     match change:
-        case CreateTopic():
+        case cluster_changes.CreateTopic():
             if change.source_topic:
                 more = [f"of {change.source_topic}", *(f"{key}={value}" for key, value in change.configs.items())]
             else:
                 compacted = change.configs.get("cleanup.policy") == "compact"
                 more = ["compacted internal topic" if compacted else "internal topic"]
             return change.topic, ", ".join([_count(change.partitions), _factor(change.replication_factor), *more])
-        case AddPartitions():
+        case cluster_changes.AddPartitions():
             return change.topic, f"{change.have} -> {change.want}, as {change.source_topic}"
-        case AlterConfig():
+        case cluster_changes.AlterConfig():
             return change.topic, f"{change.key}: {_value(change.before)} -> {_value(change.after)}"
-        case DeleteTopic():
+        case cluster_changes.DeleteTopic():
             since, due = in_utc(change.gone_since_ms), in_utc(change.due_ms)
             return change.topic, f"{change.source_topic} missing since {since}, due {due}"
-        case MoveGroup():
+        case cluster_changes.MoveGroup():
             before = "none" if change.before is None else change.before
             return change.group, f"{change.topic}-{change.partition}: {before} -> {change.after}"
-        case CreateAcl() | DeleteAcl():
+        case cluster_changes.CreateAcl() | cluster_changes.DeleteAcl():
             rule = change.binding
             name = f"{rule.resource_type} {rule.resource_name}" + (
                 " (prefix)" if rule.pattern_type == "PREFIXED" else ""

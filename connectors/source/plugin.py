@@ -21,13 +21,7 @@ from connect.kafka.concurrency import Scope, is_set_within
 from connect.kafka.log.shared_transactions import SharedTransactions
 from connect.kafka.log.transactions import Superseded
 from connect.kafka.security.connection_settings import open_stores
-from connectors.config.client_config import (
-    FlowClients,
-    exactly_once_support,
-    flow_clients,
-    located_client,
-    support_errors,
-)
+from connectors.config import client_config
 from connectors.config.connector_configs import CONVERTERS, MirrorSourceSettings, source_settings
 from connectors.config.definitions import SOURCE
 from connectors.connector_base import MirrorConnector, check_offsets
@@ -78,7 +72,8 @@ _OF_THE_CONNECTOR: Final = frozenset(
 
 #: Returns a report that this package cannot make, because its parts import this package; None for an unknown kind.
 MoreReports = Callable[
-    [str, MirrorSourceSettings, FlowClients, Mapping[str, str], MirrorHost], Awaitable[Mapping[str, Any] | None]
+    [str, MirrorSourceSettings, client_config.FlowClients, Mapping[str, str], MirrorHost],
+    Awaitable[Mapping[str, Any] | None],
 ]
 
 
@@ -154,11 +149,11 @@ class MirrorSource(MirrorConnector):
                 await _check_query(self._host, settings.transform_sql)
         except ConfigError as error:
             add_errors(values, error.key or "name", error.message)
-        add_errors(values, "exactly.once.support", *support_errors(props))
+        add_errors(values, "exactly.once.support", *client_config.support_errors(props))
         return values
 
     def exactly_once_support(self, props: Props) -> ExactlyOnceSupport:
-        return exactly_once_support(props)
+        return client_config.exactly_once_support(props)
 
     async def report(
         self, kind: str, props: Props, tasks: Sequence[TaskReport], query: Mapping[str, str], connector: ConnectorReport
@@ -285,16 +280,16 @@ class MirrorSourceEngineTask(EngineTask):
             await task.run()
 
 
-def settings_of(props: Props, host: MirrorHost) -> tuple[MirrorSourceSettings, FlowClients]:
+def settings_of(props: Props, host: MirrorHost) -> tuple[MirrorSourceSettings, client_config.FlowClients]:
     """Parse the properties of a connector or task. Raises ConfigError."""
     settings = source_settings(props, host.worker)
-    clients = flow_clients(
+    clients = client_config.flow_clients(
         settings.flow,
         props,
         {"client.id": "", **host.worker},
         source=settings.source_alias,
         target=settings.target_alias,
-        locate=partial(located_client, props),
+        locate=partial(client_config.located_client, props),
     )
     return settings, clients
 
@@ -307,7 +302,7 @@ async def _check_query(host: MirrorHost, query: str) -> None:
 
 
 def _parts(
-    host: MirrorHost, settings: MirrorSourceSettings, clients: FlowClients
+    host: MirrorHost, settings: MirrorSourceSettings, clients: client_config.FlowClients
 ) -> AbstractAsyncContextManager[FlowParts]:
     return host.parts(settings.name, clients, settings.source_alias, settings.target_alias)
 
@@ -348,7 +343,7 @@ def access_of(settings: MirrorSourceSettings, parts: FlowParts) -> AccessSync | 
 
 
 def _task_settings(
-    settings: MirrorSourceSettings, clients: FlowClients, props: Props, host: MirrorHost
+    settings: MirrorSourceSettings, clients: client_config.FlowClients, props: Props, host: MirrorHost
 ) -> TaskSettings:
     index = int(props["task.index"])
     chain = chain_plan(settings.transforms, settings.source_alias, host.find_plugin, settings.names)
@@ -372,7 +367,7 @@ def _task_settings(
 
 
 def _slice_settings(
-    settings: MirrorSourceSettings, clients: FlowClients, index: int, chain: ChainPlan | None
+    settings: MirrorSourceSettings, clients: client_config.FlowClients, index: int, chain: ChainPlan | None
 ) -> SliceSettings:
     """Return a slice's settings; client settings that the user did not set keep the slice's defaults."""
     named: dict[str, Any] = {

@@ -20,15 +20,7 @@ from connect.kafka.error_causes import CAUSE, Cause
 from connect.kafka.log.offsets import EARLIEST
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.security.connection_settings import ConnectionSettings
-from connectors.control_link.protocol import (
-    LinkClosed,
-    Message,
-    PartitionPlan,
-    PartitionProgress,
-    SliceSettings,
-    TransactionTerms,
-    pieces,
-)
+from connectors.control_link import protocol
 from connectors.control_link.server import LinkServer, ServedLink, SliceSilent, Ticket
 from connectors.dataplane.resume import Resumed
 from connectors.formats.gap import GapPolicy
@@ -71,7 +63,7 @@ _FAULTS: Final[Mapping[str, type[SliceLost | SliceFenced | TransformsRefused]]] 
 }
 
 
-def _renewed(settings: SliceSettings) -> SliceSettings:
+def _renewed(settings: protocol.SliceSettings) -> protocol.SliceSettings:
     """Return the settings with the newest contents of their TLS files: a slice's machine does not have them."""
     renewed = ConnectionSettings.renewed_wire
     return replace(settings, source=renewed(settings.source), target=renewed(settings.target))
@@ -90,9 +82,9 @@ class SliceHandle:
         self,
         engine: SparkEngine,
         links: LinkServer,
-        settings: SliceSettings,
+        settings: protocol.SliceSettings,
         epoch: int,
-        on_progress: Callable[[PartitionProgress], None],
+        on_progress: Callable[[protocol.PartitionProgress], None],
         open_timeout_s: float = OPEN_TIMEOUT_S,
     ) -> None:
         self.epoch = epoch
@@ -116,7 +108,7 @@ class SliceHandle:
         self._unclean: list[TopicPartition] = []
         self._scope = Scope(f"slice {self._name}")
         #: Under exactly-once: gets the slice's messages about its transaction, ``enlist`` and ``drained``.
-        self.on_transaction: Callable[[Message], None] | None = None
+        self.on_transaction: Callable[[protocol.Message], None] | None = None
         #: Gets how many seconds ago the source answered a fetch and the target a produce request, None for never; then
         #: how many milliseconds a quota of each has delayed requests since the last call.
         self.on_answered: Callable[[float | None, float | None, int, int], None] | None = None
@@ -170,7 +162,7 @@ class SliceHandle:
         )
         await self._until(self._ready.wait())
 
-    async def _linked(self, ticket: Ticket, job: Job) -> tuple[ServedLink, Message]:
+    async def _linked(self, ticket: Ticket, job: Job) -> tuple[ServedLink, protocol.Message]:
         """Wait until Spark runs the slice; return its link and hello.
 
         There is no timeout while all of Spark's slots may be in use, because another job would start no sooner.
@@ -226,7 +218,7 @@ class SliceHandle:
         if not ticket.cancelled():
             self._end(SliceLost(ticket.result()))
 
-    async def resume(self, plans: Sequence[PartitionPlan]) -> list[Resumed]:
+    async def resume(self, plans: Sequence[protocol.PartitionPlan]) -> list[Resumed]:
         """Let the slice find where these plans resume. Raises :class:`SliceLost` if it ends meanwhile."""
         self._resuming, self._resumed = {plan.source for plan in plans}, []
         self._all_resumed.clear()
@@ -237,7 +229,10 @@ class SliceHandle:
         return self._resumed
 
     async def go(
-        self, producer: ProducerIdAndEpoch, plans: Iterable[PartitionPlan], transactions: TransactionTerms | None = None
+        self,
+        producer: ProducerIdAndEpoch,
+        plans: Iterable[protocol.PartitionPlan],
+        transactions: protocol.TransactionTerms | None = None,
     ) -> None:
         """Start the copy, in ``transactions`` if any. The positions of ``plans`` must be stored before.
 
@@ -302,7 +297,7 @@ class SliceHandle:
             else:
                 asyncio.get_running_loop().call_later(_CANCEL_AFTER_S, self._engine.cancel, self._job)
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: protocol.Message) -> None:
         if self._link is not None:
             self._link.send(message)
 
@@ -322,18 +317,18 @@ class SliceHandle:
                 await asyncio.sleep(0)  # because reports of thousands of partitions may be queued
         except SliceSilent as silent:
             self._end(SliceLost(f"{silent} (pid {self.pid})"))
-        except LinkClosed:
+        except protocol.LinkClosed:
             self._is_gone = True
             self._end(SliceLost(f"the slice (pid {self.pid}) was lost"))
         except Exception as error:
             log.error("a message of the slice (pid %d) could not be handled", self.pid, exc_info=error)
             self._end(SliceLost(f"a message of the slice (pid {self.pid}) could not be handled: {error!r}"))
 
-    def _heard(self, message: Message) -> None:
+    def _heard(self, message: protocol.Message) -> None:
         kind = message["type"]
         if kind == "progress":
             for partition in message["partitions"]:
-                self._on_progress(PartitionProgress.from_wire(partition))
+                self._on_progress(protocol.PartitionProgress.from_wire(partition))
         elif kind == "alive":
             if self.on_answered is not None:
                 self.on_answered(*message["answered_ago_s"], *message["throttled_ms"])
@@ -365,10 +360,10 @@ class SliceHandle:
                 self._link.let_lapse()  # because closing the link may take a while
 
 
-async def _wired(plans: Iterable[PartitionPlan]) -> list[list[dict[str, Any]]]:
+async def _wired(plans: Iterable[protocol.PartitionPlan]) -> list[list[dict[str, Any]]]:
     """Return ``plans`` in wire format, split into messages; other coroutines run in between."""
     wired: list[list[dict[str, Any]]] = []
-    for piece in pieces(plans):
+    for piece in protocol.pieces(plans):
         wired.append([plan.to_wire() for plan in piece])
         await asyncio.sleep(0)
     return wired
@@ -434,7 +429,7 @@ class TaskSettings:
     transactional_id: str
     partitions: tuple[TopicPartition, ...]
     remote_topic: Callable[[str], str]
-    slice: SliceSettings
+    slice: protocol.SliceSettings
     epoch_ms: int = 3_600_000
     flush_interval_ms: int = 60_000
     reset_to: int = EARLIEST

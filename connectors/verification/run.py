@@ -32,18 +32,10 @@ from connectors.offset_map.reader import MapReader
 from connectors.spark.engine import SparkEngine
 from connectors.spark.slice_job import FUNCTION
 from connectors.transforms.target_names import FindPlugin, chain_plan
+from connectors.verification import state
 from connectors.verification.planning import FlowClusters, PartitionScope, VerifyOptions, plan_partitions, total_offsets
 from connectors.verification.ranges import RangePlan, RangeResult
 from connectors.verification.report import ReadSample, VerificationResult
-from connectors.verification.state import (
-    LAST_RUN,
-    VERIFIED,
-    LastVerification,
-    TopicPair,
-    Verified,
-    after_run,
-    recreated_pairs,
-)
 
 log = logging.getLogger(__name__)
 
@@ -114,16 +106,16 @@ class Verification:
         clients = flow.clients()
         self._clients = (clients.replication_consumer(0), clients.target_admin())
         self._reader = MapReader(clusters.store, settings.map_topic, connector=settings.name)
-        self._records: Records[TopicPartition, Verified] = Records(
-            VERIFIED, clusters.store, clusters.admin, record_settings(settings)
+        self._records: Records[TopicPartition, state.Verified] = Records(
+            state.VERIFIED, clusters.store, clusters.admin, record_settings(settings)
         )
-        self._last: Records[str, LastVerification] = Records(
-            LAST_RUN, clusters.store, clusters.admin, record_settings(settings)
+        self._last: Records[str, state.LastVerification] = Records(
+            state.LAST_RUN, clusters.store, clusters.admin, record_settings(settings)
         )
         self._running: deque[_Ranges] = deque()
         self._again: deque[tuple[_Ranges, int, RangePlan]] = deque()
         #: None deletes what is stored.
-        self._unstored: dict[TopicPartition, Verified | None] = {}
+        self._unstored: dict[TopicPartition, state.Verified | None] = {}
         self._planning = asyncio.Lock()
         self._lost = 0
         self._numbers = 0
@@ -139,7 +131,7 @@ class Verification:
         """Verify what is not verified yet. Raises ConfigError, and what the clusters, Spark and the tasks raise."""
         began_ms, self._began_s, options = wall_ms(), None, self._options
         deadline_s = None if options.within_s is None else asyncio.get_running_loop().time() + options.within_s
-        stored, recreated = None, frozenset[TopicPair]()
+        stored, recreated = None, frozenset[state.TopicPair]()
         try:
             async with asyncio.timeout_at(deadline_s):
                 stored = {} if options.is_part else await self._records.load()
@@ -189,18 +181,18 @@ class Verification:
             known += [each for one, each in kept.items() if not options.wants(one.topic)]
             offsets, is_whole = self._progress(everyone).offsets, not options.topics and not is_late
             try:
-                before = (await self._last.load()).get("", LastVerification())
-                await self._last.store({"": after_run(before, result, offsets, known, is_whole=is_whole)})
+                before = (await self._last.load()).get("", state.LastVerification())
+                await self._last.store({"": state.after_run(before, result, offsets, known, is_whole=is_whole)})
             except HeliographError as error:  # the result is more than its record
                 log.warning("%s: status and metrics do not show this verification: %s", self._flow, error)
         return result
 
-    async def _recreated(self, stored: Mapping[TopicPartition, Verified]) -> frozenset[TopicPair]:
+    async def _recreated(self, stored: Mapping[TopicPartition, state.Verified]) -> frozenset[state.TopicPair]:
         """Return the pairs of topics that are known to be recreated since their results were stored."""
         pairs = {one.pair for one in stored.values()}
-        return await recreated_pairs(pairs, self._clusters.source, self._clusters.target) or frozenset()
+        return await state.recreated_pairs(pairs, self._clusters.source, self._clusters.target) or frozenset()
 
-    def _unplanned(self, stored: dict[TopicPartition, Verified] | None, began_ms: int) -> VerificationResult:
+    def _unplanned(self, stored: dict[TopicPartition, state.Verified] | None, began_ms: int) -> VerificationResult:
         """Return what earlier runs found. Raises RetriableError if that was not read in time either."""
         why = f"offsets could not be read within {self._options.within_s:g} s, so nothing more was compared"
         if stored is None:
@@ -410,15 +402,15 @@ class Verification:
 
 
 def _without(
-    stored: dict[TopicPartition, Verified] | None, recreated: Collection[TopicPair]
-) -> dict[TopicPartition, Verified] | None:
+    stored: dict[TopicPartition, state.Verified] | None, recreated: Collection[state.TopicPair]
+) -> dict[TopicPartition, state.Verified] | None:
     """Return what is stored of logs that are still there."""
     return None if stored is None else {one: each for one, each in stored.items() if each.pair not in recreated}
 
 
 def _outdated(
-    stored: Mapping[TopicPartition, Verified], scopes: Sequence[PartitionScope]
-) -> dict[TopicPartition, Verified]:
+    stored: Mapping[TopicPartition, state.Verified], scopes: Sequence[PartitionScope]
+) -> dict[TopicPartition, state.Verified]:
     """Return what begins again although more is stored: the results of a log that was recreated or truncated."""
     return {
         one.source: one.verified

@@ -24,14 +24,9 @@ from connect.kafka.log.transactions import (
 from connectors.control_link.protocol import PartitionPlan
 from connectors.formats.position import Position
 from connectors.formats.types import QUARANTINED, ProducerIdAndEpoch, ResumeProof, TopicPartition
+from connectors.source.positions import position_checks
 from connectors.source.positions.gap_policy import GapPasser
 from connectors.source.positions.partition_pairs import Clusters, Entry
-from connectors.source.positions.position_checks import (
-    let_wait,
-    refuse_deleted_topics,
-    refuse_truncated_targets,
-    unavailable,
-)
 from connectors.source.positions.stored_positions import Start
 from connectors.topic_sync.partition_assignment import Begin, first_offsets, warn_of_members, warn_of_skipped_backlog
 
@@ -95,13 +90,13 @@ async def take_over(
     records' transactions, under exactly-once. ``may_all_wait``: whether all entries may wait, because others will join.
     """
     known = {entry.pair.source: starts[entry.pair.source] for entry in entries}
-    written = await refuse_deleted_topics(clusters.source, clusters.target, entries, known)
+    written = await position_checks.refuse_deleted_topics(clusters.source, clusters.target, entries, known)
     if passer is not None:
         passer.resume_past_gap(entries)
         known |= await passer.begin(clusters.source, entries, known)
     going = [entry for entry in entries if not entry.is_stopped]
-    away = await unavailable(clusters.source, clusters.target, going, known)
-    entries = let_wait(going, away, may_be_all=may_all_wait)
+    away = await position_checks.unavailable(clusters.source, clusters.target, going, known)
+    entries = position_checks.let_wait(going, away, may_be_all=may_all_wait)
     # Without writers that ended cleanly, of any task, because they have nothing in flight to fence.
     unclean = {
         entry.pair.source: position
@@ -110,7 +105,7 @@ async def take_over(
         and not position.is_handed_over
         and position.target_topic in written
     }
-    await refuse_truncated_targets(clusters.target, entries, known)
+    await position_checks.refuse_truncated_targets(clusters.target, entries, known)
     if passer is not None:
         known |= passer.rewind(entries, known)
     entries = [entry for entry in entries if not entry.is_stopped]
