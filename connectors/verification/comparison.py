@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from typing import Any, Final
 
 from connectors.verification.alignment import (
@@ -79,17 +80,13 @@ class Comparison:
     async def run(self) -> RangeResult:
         """Compare, and return what was found. Raises what the readers raise."""
         result = self.result
-        try:
+        async with aclosing(self._source.reader), aclosing(self._target.reader):
             await self._walk()
             await self._finish()
-        finally:
-            await self._source.reader.close()
-            await self._target.reader.close()
         result.bytes, result.filtered = self._source.bytes, self._source.filtered
         if result.filtered:
-            self._found.explain(
-                "source", self._plan.begin, self._source.position - 1, RangeReason.FILTERED, result.filtered
-            )
+            last = self._source.position - 1
+            self._found.explain("source", self._plan.begin, last, RangeReason.FILTERED, result.filtered)
         result.differences.sort(key=_place)
         result.undecided.sort(key=_place)
         return result
@@ -188,16 +185,13 @@ class Comparison:
         last: deque[int] = deque(maxlen=length)
         offsets: deque[int] = deque(maxlen=length)
         cursor = Cursor(self._open(side, begin, end), self._transform if side == "source" else None)
-        try:
+        async with aclosing(cursor.reader):
             while await cursor.fill():
-                for one in cursor.records[cursor.at :]:
+                for one in cursor.take_all():
                     last.append(digest_of(one, self._is_timed))
                     offsets.append(one.offset)
                     if tuple(last) in wanted:
                         return offsets[0]
-                cursor.at = len(cursor.records)
-        finally:
-            await cursor.reader.close()
         return None
 
     def _without_not_copied(self, found: Alignment, ours: Sequence[Any]) -> Alignment:
@@ -240,9 +234,8 @@ class Comparison:
         """Take what one log has left, and explain all lone records."""
         source, target, plan = self._source, self._target, self._plan
         while await target.fill():
-            for one in target.records[target.at :]:
+            for one in target.take_all():
                 self._hold(self._theirs, one, (source.position, plan.end), 0)
-            target.take(len(target.records) - target.at)
             if self._held_bytes > plan.held_bytes:
                 await self._settle()
         while await source.fill():
@@ -348,14 +341,11 @@ class Comparison:
         found: dict[int, int] = {}
         begin = max(plan.begin - (plan.end - plan.begin), 0)
         cursor = Cursor(self._open("source", begin, plan.end), self._transform)
-        try:
+        async with aclosing(cursor.reader):
             while await cursor.fill():
-                for one in cursor.records[cursor.at :]:
+                for one in cursor.take_all():
                     if (digest := digest_of(one, self._is_timed)) in wanted:
                         found.setdefault(digest, one.offset)
-                cursor.at = len(cursor.records)
-        finally:
-            await cursor.reader.close()
         left = []
         for one in theirs:
             offset = found.get(digest_of(one.record, self._is_timed))

@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Any, Final, NamedTuple
@@ -238,10 +239,10 @@ class LastRecords:
         for is_target, side, end in ((0, "source", self._source_end), (1, "target", self._plan.target_end)):
             gaps = self._plan.target_gaps if is_target else self._plan.gaps
             cursor = self._open(side)
-            try:
+            async with aclosing(cursor.reader):
                 await cursor.reader.extend()
                 while await cursor.fill():
-                    for record in cursor.records[cursor.at :]:
+                    for record in cursor.take_all():
                         key = record.key
                         if key is None or (keys is not None and key not in keys):
                             continue
@@ -261,14 +262,11 @@ class LastRecords:
                             one.target = Last.of(record, True)
                         else:
                             one.source = Last.of(record, False)
-                    cursor.at = len(cursor.records)
                     while parts is not None and held_bytes > most_bytes and bits < _MOST_BITS:
                         parts.append((bits + 1, value | 1 << bits))
                         bits += 1
                         found = {key: one for key, one in found.items() if hash(key) & ((1 << bits) - 1) == value}
                         held_bytes = sum(_KEY_BYTES + len(key or b"") for key in found)
-            finally:
-                await cursor.reader.close()
         return found
 
     async def _first_uncopied(self) -> int:
@@ -276,18 +274,15 @@ class LastRecords:
         copied: the last of its key, with a value, and no record of others at the target lets a cleaner remove it."""
         places: dict[Key, tuple[int, bool]] = {}
         cursor = self._open("source")
-        try:
+        async with aclosing(cursor.reader):
             await cursor.reader.extend()
             while await cursor.fill():
-                for record in cursor.records[cursor.at :]:
+                for record in cursor.take_all():
                     key = record.key
                     if record.offset < self._source_end or key is None or _is_in(self._plan.gaps, record.offset):
                         continue
                     if key in places or len(places) < _UNCOPIED_KEYS:
                         places[key] = record.offset, record.value is not None
-                cursor.at = len(cursor.records)
-        finally:
-            await cursor.reader.close()
         known = await self._lasts(places)
         return min(
             (
@@ -304,9 +299,9 @@ class LastRecords:
         end = self._plan.target_end if is_target else self._source_end
         waiting: list[_KeySeen] = []
         cursor = self._open("target" if is_target else "source")
-        try:
+        async with aclosing(cursor.reader):
             while await cursor.fill():
-                for record in cursor.records[cursor.at :]:
+                for record in cursor.take_all():
                     if record.offset >= end:
                         break
                     if waiting:
@@ -324,9 +319,6 @@ class LastRecords:
                     if own is not None and own.offset == record.offset:
                         seen.record = record
                         waiting.append(seen)
-                cursor.at = len(cursor.records)
-        finally:
-            await cursor.reader.close()
         return found
 
     # -- names -------------------------------------------------------------------------------------------------

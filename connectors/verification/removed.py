@@ -22,6 +22,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -194,7 +195,7 @@ class Removed:
         """Yield the ranges (first offset, end) of a log that have no record, and see its abort markers."""
         reader, expected = self._open(side, begin, end), begin
         reader.is_whole = True
-        try:
+        async with aclosing(reader):
             if to_end:
                 await reader.extend()
                 end = reader.end
@@ -211,7 +212,5 @@ class Removed:
                     expected = max(expected, offset + 1)
                 if batch.records == batch.last - batch.first + 1:
                     expected = max(expected, batch.last + 1)
-        finally:
-            await reader.close()
         if expected < end:
             yield expected, end

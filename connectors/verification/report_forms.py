@@ -16,6 +16,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final
 
 from connect.core.errors import PermanentError
@@ -127,24 +128,19 @@ def _lines(result: report.VerificationResult, sha256: str) -> Iterator[str]:
 
 
 def _difference_lines(result: report.VerificationResult) -> Iterator[str]:
-    named = report.differences(result)
-    if not named:
-        return
-    yield from ("", "Differences")
-    yield from _record_lines(named, result.differences_total)
+    if named := report.differences(result):
+        yield from ("", "Differences")
+        yield from _record_lines(named, result.differences_total)
 
 
 def _undecided_lines(result: report.VerificationResult) -> Iterator[str]:
     named = report.undecided(result)
-    for reason, some in groupby(sorted(named, key=_reason), key=_reason):
+    of_reason = attrgetter("undecided")
+    for reason, some in groupby(sorted(named, key=of_reason), key=of_reason):
         yield from ("", *_folded(f"Undecided: {reason}"))
         yield from _record_lines(list(some))
     if result.undecided_total > len(named):
         yield f"  and {result.undecided_total - len(named):,} more, which are not named"
-
-
-def _reason(one: report.Difference) -> str:
-    return str(one.undecided)
 
 
 def _record_lines(named: Sequence[report.Difference], total: int | None = None) -> Iterator[str]:
@@ -163,21 +159,13 @@ def _place(one: report.Difference) -> str:
 
 
 def _explained_lines(result: report.VerificationResult) -> Iterator[str]:
-    found = report.explanations(result)
-    if not found:
-        return
-    yield from ("", "Explained, and no difference")
-    rows = [
-        (
-            one.reason.value,
-            one.side,
-            f"{one.ranges:,}",
-            f"{one.offsets:,}",
-            "-" if one.records < 0 else f"{one.records:,}",
-        )
-        for one in found
-    ]
-    yield from _table_lines(("reason", "side", "ranges", "offsets", "records"), rows)
+    if found := report.explanations(result):
+        yield from ("", "Explained, and no difference")
+        rows = []
+        for one in found:
+            records = "-" if one.records < 0 else f"{one.records:,}"
+            rows.append((one.reason.value, one.side, f"{one.ranges:,}", f"{one.offsets:,}", records))
+        yield from _table_lines(("reason", "side", "ranges", "offsets", "records"), rows)
 
 
 def _topic_lines(result: report.VerificationResult) -> Iterator[str]:
@@ -249,19 +237,16 @@ def _verdict(result: report.VerificationResult) -> Iterator[str]:
 
 def _differences(result: report.VerificationResult) -> Iterator[str]:
     yield "<h2>Differences</h2>"
-    named = report.differences(result)
-    if not named:
+    if named := report.differences(result):
+        yield from _records(("kind", "what"), named, result.differences_total)
+    else:
         yield "<p>None.</p>"
-        return
-    yield from _records(("kind", "what"), named, result.differences_total)
 
 
 def _undecided(result: report.VerificationResult) -> Iterator[str]:
-    named = report.undecided(result)
-    if not named:
-        return
-    yield "<h2>Undecided</h2><p>They look like differences, and no log says any more whether they are.</p>"
-    yield from _records(("looks", "what", "why no log decides it"), named, result.undecided_total)
+    if named := report.undecided(result):
+        yield "<h2>Undecided</h2><p>They look like differences, and no log says any more whether they are.</p>"
+        yield from _records(("looks", "what", "why no log decides it"), named, result.undecided_total)
 
 
 def _records(columns: Sequence[str], named: Sequence[report.Difference], total: int) -> Iterator[str]:
@@ -271,15 +256,10 @@ def _records(columns: Sequence[str], named: Sequence[report.Difference], total: 
 
 
 def _difference(one: report.Difference) -> tuple[str, ...]:
-    place = f"{one.topic}-{one.partition}"
-    cells = (
-        f'<td class="text">{escape(place)}</td>',
-        _number(one.source_offset),
-        _number(one.target_offset),
-        f"<td>{one.kind}</td>" if one.undecided else f'<td class="bad">{one.kind}</td>',
-        f'<td class="text"><code>{escape(one.what)}</code></td>',
-    )
-    return (*cells, f'<td class="text">{escape(one.undecided)}</td>') if one.undecided else cells
+    place = _text(f"{one.topic}-{one.partition}"), _number(one.source_offset), _number(one.target_offset)
+    kind = f"<td>{one.kind}</td>" if one.undecided else f'<td class="bad">{one.kind}</td>'
+    cells = (*place, kind, _code(one.what))
+    return (*cells, _text(one.undecided)) if one.undecided else cells
 
 
 def _explained(result: report.VerificationResult) -> Iterator[str]:
@@ -290,7 +270,7 @@ def _explained(result: report.VerificationResult) -> Iterator[str]:
         return
     summed = (
         (
-            f'<td class="text">{escape(one.reason)}</td>',
+            _text(one.reason),
             f"<td>{one.side}</td>",
             _number(one.ranges),
             _number(one.offsets),
@@ -308,13 +288,7 @@ def _explained(result: report.VerificationResult) -> Iterator[str]:
 
 def _range(one: report.ExplainedRange) -> tuple[str, ...]:
     place, reason = f"{one.topic}-{one.partition}", f"{one.reason}: {one.detail}" if one.detail else one.reason
-    return (
-        f'<td class="text">{escape(place)}</td>',
-        f"<td>{escape(one.side)}</td>",
-        _number(one.first),
-        _number(one.last),
-        f'<td class="text">{escape(reason)}</td>',
-    )
+    return _text(place), f"<td>{escape(one.side)}</td>", _number(one.first), _number(one.last), _text(reason)
 
 
 def _coverage(found: Sequence[report.TopicCoverage]) -> Iterator[str]:
@@ -330,15 +304,14 @@ def _coverage(found: Sequence[report.TopicCoverage]) -> Iterator[str]:
 
 
 def _topic(one: report.TopicCoverage) -> tuple[str, ...]:
-    differ = f'<td class="n{" bad" if one.differences else ""}">{one.differences:,}</td>'
     return (
-        f'<td class="text">{escape(one.topic)}</td>',
+        _text(one.topic),
         f'<td class="bar">{_bar(one)}</td>',
         f'<td class="n">{escape(report.share(one.compared + one.explained, one.offsets))}</td>',
         _number(one.records),
         f'<td class="n">{bytes_text(one.bytes)}</td>',
         f'<td class="n">{escape(report.share(one.same_bytes, one.bytes))}</td>',
-        differ,
+        f'<td class="n{" bad" if one.differences else ""}">{one.differences:,}</td>',
     )
 
 
@@ -380,10 +353,7 @@ def _rates(found: Sequence[tuple[float, float]]) -> Iterator[str]:
 def _settings(result: report.VerificationResult) -> Iterator[str]:
     if result.settings:
         yield "<h2>Settings</h2>"
-        rows = (
-            (f'<td class="text">{escape(str(name))}</td>', f'<td class="text"><code>{escape(str(value))}</code></td>')
-            for name, value in sorted(result.settings.items())
-        )
+        rows = ((_text(name), _code(str(value))) for name, value in sorted(result.settings.items()))
         yield from _table(("setting", "value"), rows)
 
 
@@ -393,6 +363,14 @@ def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[st
     yield f'<div class="wide"><table><thead><tr>{"".join(head)}</tr></thead><tbody>'
     yield from (f"<tr>{''.join(row)}</tr>" for row in rows)
     yield "</tbody></table></div>"
+
+
+def _text(value: str) -> str:
+    return f'<td class="text">{escape(value)}</td>'
+
+
+def _code(value: str) -> str:
+    return f'<td class="text"><code>{escape(value)}</code></td>'
 
 
 def _number(value: int | None) -> str:

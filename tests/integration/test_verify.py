@@ -197,7 +197,7 @@ async def test_a_whole_log_has_its_abort_markers(sides: Sides, new_topic: Callab
         while (batch := await reader.next()) is not None:
             batches.append((batch.first, batch.is_control and is_abort(batch, "a log")))
         found.append(batches)
-        await reader.close()
+        await reader.aclose()
     await cluster.close()
     assert found == [[(3, False)], [(0, False), (3, False)], [(0, False), (2, True), (3, False), (5, False)]]
 
@@ -217,7 +217,7 @@ async def test_a_log_that_begins_inside_a_batch_has_all_of_it(
         batch = await reader.next()
         assert batch is not None
         assert (batch.first, reader.deleted) == (3, deleted)
-        await reader.close()
+        await reader.aclose()
     await cluster.close()
 
 
