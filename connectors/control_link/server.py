@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -269,6 +269,11 @@ class LinkServer:
         ticket.linked.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._tickets[ticket.token] = ticket
         return ticket
+
+    def payload(self, ticket: Ticket) -> dict[str, Any]:
+        """Return what a slice needs to connect with ``ticket``."""
+        address = {name: getattr(self.address, name) for name in ("host", "port", "certificate")}
+        return {**address, "token": ticket.token, "slice": ticket.slice, "epoch": ticket.epoch}
 
     def forget(self, ticket: Ticket) -> None:
         """Refuse a ticket's token from now on, as an unknown one."""

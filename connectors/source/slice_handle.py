@@ -131,17 +131,8 @@ class SliceHandle:
         Raises :class:`SliceLost` if the slice does not start, and the engine's errors.
         """
         ticket = self._ticket = self._links.expect(self._name, self.epoch)
-        address = self._links.address
-        payload = {
-            "host": address.host,
-            "port": address.port,
-            "certificate": address.certificate,
-            "token": ticket.token,
-            "slice": ticket.slice,
-            "epoch": ticket.epoch,
-        }
         try:
-            self._job = await self._engine.start_job(payload, self._settings.transform_sql)
+            self._job = await self._engine.start_job(self._links.payload(ticket), self._settings.transform_sql)
             self._link, hello = await self._linked(ticket, self._job)
         except BaseException:
             if ticket.linked.done() and not ticket.linked.cancelled() and not ticket.linked.exception():
@@ -291,8 +282,7 @@ class SliceHandle:
         if self._link is not None:
             self._link.abort()
         if self._job is not None and not self._job.finished.done():
-            is_over = self._link is None or (self._is_gone and self.ended.done() and self.ended.result() is not None)
-            if is_over:
+            if self._link is None or (self._is_gone and self.ended.done() and self.ended.result() is not None):
                 self._engine.cancel(self._job)
             else:
                 asyncio.get_running_loop().call_later(_CANCEL_AFTER_S, self._engine.cancel, self._job)

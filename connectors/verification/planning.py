@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
@@ -483,7 +483,3 @@ def _add_gaps(scope: PartitionScope, gaps: Collection[GapRecord]) -> None:
                 else:
                     scope.target_gaps = (*scope.target_gaps, (first, last))
     scope.verified = replace(scope.verified, result=replace(scope.verified.result, explained=tuple(explained)))
-
-
-def total_offsets(scopes: Iterable[PartitionScope]) -> int:
-    return sum(one.offsets for one in scopes)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Final, Self
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
 
-from connectors.formats.types import TopicPartition
+from connectors.formats.types import TopicPartition, Wired
 from connectors.verification.report import (
     NAMED_DIFFERENCES,
     Difference,
@@ -23,7 +23,7 @@ MOST_RUNS: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
-class RangePlan:
+class RangePlan(Wired):
     """What to compare: source offsets from ``begin`` to ``end`` and target offsets from ``target_begin`` to
     ``target_end`` (exclusive).
 
@@ -72,19 +72,9 @@ class RangePlan:
     def target(self) -> TopicPartition:
         return TopicPartition(self.target_topic, self.target_partition)
 
-    def to_wire(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_wire(cls, data: Mapping[str, Any]) -> Self:
-        pairs = {name: tuple(data[name]) for name in ("is_compacted", "may_begin_later", "ids")}
-        lists = ("gaps", "target_gaps", "copies")
-        ranges = {name: tuple((first, end) for first, end in data[name]) for name in lists if data[name] is not None}
-        return cls(**{**data, **pairs, **ranges, "runs": tuple(map(tuple, data["runs"]))})
-
 
 @dataclass(slots=True)
-class RangeResult:
+class RangeResult(Wired):
     """What was found. ``verified_to`` and ``target_to``: where the next range begins on both sides."""
 
     verified_to: int
@@ -98,21 +88,6 @@ class RangeResult:
     explained: list[ExplainedRange] = field(default_factory=list)
     undecided: list[Difference] = field(default_factory=list)
     undecided_total: int = 0
-
-    def to_wire(self) -> dict[str, Any]:
-        return {
-            **{each.name: getattr(self, each.name) for each in fields(self)},
-            "differences": [one.to_wire() for one in self.differences],
-            "explained": [one.to_wire() for one in self.explained],
-            "undecided": [one.to_wire() for one in self.undecided],
-        }
-
-    @classmethod
-    def from_wire(cls, data: Mapping[str, Any]) -> Self:
-        differences = [Difference.from_wire(one) for one in data["differences"]]
-        explained = [ExplainedRange.from_wire(one) for one in data["explained"]]
-        undecided = [Difference.from_wire(one) for one in data["undecided"]]
-        return cls(**{**data, "differences": differences, "explained": explained, "undecided": undecided})
 
 
 class Findings:

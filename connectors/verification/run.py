@@ -33,7 +33,7 @@ from connectors.spark.engine import SparkEngine
 from connectors.spark.slice_job import FUNCTION
 from connectors.transforms.target_names import FindPlugin, chain_plan
 from connectors.verification import state
-from connectors.verification.planning import FlowClusters, PartitionScope, VerifyOptions, plan_partitions, total_offsets
+from connectors.verification.planning import FlowClusters, PartitionScope, VerifyOptions, plan_partitions
 from connectors.verification.ranges import RangePlan, RangeResult
 from connectors.verification.report import ReadSample, VerificationResult
 
@@ -106,12 +106,9 @@ class Verification:
         clients = flow.clients()
         self._clients = (clients.replication_consumer(0), clients.target_admin())
         self._reader = MapReader(clusters.store, settings.map_topic, connector=settings.name)
-        self._records: Records[TopicPartition, state.Verified] = Records(
-            state.VERIFIED, clusters.store, clusters.admin, record_settings(settings)
-        )
-        self._last: Records[str, state.LastVerification] = Records(
-            state.LAST_RUN, clusters.store, clusters.admin, record_settings(settings)
-        )
+        where = clusters.store, clusters.admin, record_settings(settings)
+        self._records = Records(state.VERIFIED, *where)
+        self._last = Records(state.LAST_RUN, *where)
         self._running: deque[_Ranges] = deque()
         self._again: deque[tuple[_Ranges, int, RangePlan]] = deque()
         #: None deletes what is stored.
@@ -132,11 +129,13 @@ class Verification:
         began_ms, self._began_s, options = wall_ms(), None, self._options
         deadline_s = None if options.within_s is None else asyncio.get_running_loop().time() + options.within_s
         stored, recreated = None, frozenset[state.TopicPair]()
+        here, there = self._clusters.source, self._clusters.target
         try:
             async with asyncio.timeout_at(deadline_s):
                 stored = {} if options.is_part else await self._records.load()
                 if deadline_s is not None or options.topics:  # else the plan says what is there
-                    recreated = await self._recreated(stored)
+                    pairs = {one.pair for one in stored.values()}
+                    recreated = await state.recreated_pairs(pairs, here, there) or recreated
                 scopes, unread = await plan_partitions(self._settings, self._clusters, self._reader, stored, options)
         except TimeoutError:
             if deadline_s is None:
@@ -151,9 +150,8 @@ class Verification:
             await self._store()
             self._options = replace(self._options, is_full=False)
         self._running = deque(_Ranges(one) for one in scopes)
-        self._read_bytes, self._total, self._samples = 0, total_offsets(scopes), []
-        everyone = list(self._running)
-        count = max(self._options.tasks, 1)
+        self._read_bytes, self._total, self._samples = 0, sum(one.offsets for one in scopes), []
+        everyone, count = list(self._running), max(self._options.tasks, 1)
         async with Scope(f"verify {self._flow}") as scope:
             tasks = [scope.spawn(self._task(), f"verification task {index}") for index in range(count)]
             scope.spawn(self._store_forever(), "store")
@@ -187,11 +185,6 @@ class Verification:
                 log.warning("%s: status and metrics do not show this verification: %s", self._flow, error)
         return result
 
-    async def _recreated(self, stored: Mapping[TopicPartition, state.Verified]) -> frozenset[state.TopicPair]:
-        """Return the pairs of topics that are known to be recreated since their results were stored."""
-        pairs = {one.pair for one in stored.values()}
-        return await state.recreated_pairs(pairs, self._clusters.source, self._clusters.target) or frozenset()
-
     def _unplanned(self, stored: dict[TopicPartition, state.Verified] | None, began_ms: int) -> VerificationResult:
         """Return what earlier runs found. Raises RetriableError if that was not read in time either."""
         why = f"offsets could not be read within {self._options.within_s:g} s, so nothing more was compared"
@@ -217,12 +210,11 @@ class Verification:
             while self._running:
                 one = self._running.popleft()
                 plan = await one.scope.next_range(self._reader)
+                if plan is not None or (one.scope.is_open and not one.scope.failure):
+                    self._running.append(one)
                 if plan is not None:
                     number, one.next_given = one.next_given, one.next_given + 1
-                    self._running.append(one)
                     return one, number, plan
-                if one.scope.is_open and not one.scope.failure:
-                    self._running.append(one)
             return None
 
     def _add(self, one: _Ranges, number: int, found: RangeResult) -> None:
@@ -258,37 +250,22 @@ class Verification:
     async def _verify(self, link: ServedLink, one: _Ranges, number: int, plan: RangePlan) -> None:
         plan = replace(plan, held_bytes=self._options.memory_bytes // _HELD_SHARE)
         link.send({"type": "range", "plan": plan.to_wire(), "partition": self._known_to_transforms(plan)})
-        mine = id(link)
-        while True:
-            message = await link.receive()
+        while (message := await link.receive())["type"] not in ("result", "failed"):
             if message["type"] == "progress":
-                self._in_work[mine] = message["bytes"]
-            elif message["type"] == "result":
-                self._in_work.pop(mine, None)
-                found = RangeResult.from_wire(message["result"])
-                self._read_bytes += found.bytes
-                self._add(one, number, found)
-                return
-            elif message["type"] == "failed":
-                self._in_work.pop(mine, None)
-                one.scope.failure = message["error"]
-                return
+                self._in_work[id(link)] = message["bytes"]
+        self._in_work.pop(id(link), None)
+        if message["type"] == "failed":
+            one.scope.failure = message["error"]
+        else:
+            found = RangeResult.from_wire(message["result"])
+            self._read_bytes += found.bytes
+            self._add(one, number, found)
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[ServedLink]:
         self._numbers += 1
-        number = self._numbers
-        ticket = self._links.expect(f"verification of {self._flow}", number)
-        address = self._links.address
-        payload = {
-            "host": address.host,
-            "port": address.port,
-            "certificate": address.certificate,
-            "token": ticket.token,
-            "slice": ticket.slice,
-            "epoch": number,
-            FUNCTION: "connectors.verification.task:run_task",
-        }
+        ticket = self._links.expect(f"verification of {self._flow}", self._numbers)
+        payload = {**self._links.payload(ticket), FUNCTION: "connectors.verification.task:run_task"}
         link = None
         try:
             job = await self._engine.start_job(payload, self._settings.transform_sql)
@@ -337,18 +314,9 @@ class Verification:
         }
 
     def _known_to_transforms(self, plan: RangePlan) -> dict[str, Any]:
-        return PartitionPlan(
-            plan.source,
-            None,
-            plan.target,
-            None,
-            plan.begin,
-            -1,
-            plan.target_begin,
-            0,
-            False,
-            ways=self._settings.names.ways(plan.topic),
-        ).to_wire()
+        ways = self._settings.names.ways(plan.topic)
+        places = plan.source, None, plan.target, None, plan.begin, -1, plan.target_begin
+        return PartitionPlan(*places, next_sequence=0, pipelined=False, ways=ways).to_wire()
 
     # -- state and progress -----------------------------------------------------------------------------
 

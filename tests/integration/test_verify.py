@@ -254,7 +254,7 @@ async def test_a_source_that_accepts_and_never_answers_is_named(
         except RetriableError as error:
             said = str(error)
         finally:
-            await task.close()
+            await task.aclose()
     what, place = "its end" if is_compacted else "offset 5", r"cluster us \(127\.0\.0\.1:\d+\)"
     why = rf"{place}: .* did not answer.*; check that the cluster's brokers answer, then run this again"
     assert re.fullmatch(rf"{place}: t-0: {what} could not be read for 0\.5 s: {why}", said), said
