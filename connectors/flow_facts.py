@@ -266,9 +266,7 @@ def verified_text(facts: VerifiedFacts, at_ms: int) -> str:
     when = "Some topics were verified"
     if facts.ended_ms >= 0:
         when = f"Last verified {age_text(max(at_ms - facts.ended_ms, 0))} ago"
-    found = "equal"
-    if facts.differences:
-        found = differences_text(facts)
+    found = differences_text(facts) if facts.differences else "equal"
     if facts.undecided:
         found += f", {facts.undecided:,} undecided"
     if facts.unread:
@@ -368,13 +366,8 @@ class FlowFacts(Wired):
         """Return the same with the partitions that are not copied."""
         stopped = tuple(one for one in found if is_stopped(one.state))
         waiting = tuple(one for one in found if not is_stopped(one.state))
-        return replace(
-            self,
-            stopped=stopped[:_MOST_NAMED],
-            stopped_count=len(stopped),
-            waiting=waiting[:_MOST_NAMED],
-            waiting_count=len(waiting),
-        )
+        named = replace(self, stopped=stopped[:_MOST_NAMED], waiting=waiting[:_MOST_NAMED])
+        return replace(named, stopped_count=len(stopped), waiting_count=len(waiting))
 
 
 class FlowHistory:

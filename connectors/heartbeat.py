@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from connect.api.connector import Props
 from connect.api.policy import ReplicationPolicy
-from connect.api.source import BYTES, RecordMetadata, SourceRecord, SourceTask
+from connect.api.source import RecordMetadata, SourceRecord, SourceTask
 from connect.core.config.config_def import ConfigDef, Values
 from connect.core.model import NewTopic
 from connect.kafka.cluster import Cluster
@@ -32,7 +32,7 @@ from connect.kafka.log.offsets import EARLIEST, LATEST, list_offset
 from connectors.client import all_sources
 from connectors.config.client_config import client_connection, connector_client, inner_client_id, open_admin
 from connectors.config.definitions import HEARTBEAT
-from connectors.connector_base import Latencies, MirrorConnector, Task, WrittenLatencies, check_offsets
+from connectors.connector_base import Latencies, MirrorConnector, Task, WrittenLatencies, check_offsets, mirror_record
 from connectors.formats.mirror_records import Heartbeat
 from connectors.internal_topics import keep_making
 from connectors.policy import make_policy
@@ -46,12 +46,8 @@ _TARGET: Final = "targetClusterAlias"
 
 def topic_of_heartbeats(props: Props) -> NewTopic:
     """Return the topic that a connector with these properties creates."""
-    return NewTopic(
-        make_policy(props).heartbeats_topic(),
-        partitions=1,
-        replication_factor=HEARTBEAT.parse(props).integer(_FACTOR_KEY),
-        configs={"cleanup.policy": "compact"},
-    )
+    factor = HEARTBEAT.parse(props).integer(_FACTOR_KEY)
+    return NewTopic(make_policy(props).heartbeats_topic(), 1, factor, {"cleanup.policy": "compact"})
 
 
 class MirrorHeartbeatConnector(MirrorConnector):
@@ -151,20 +147,8 @@ class MirrorHeartbeatTask(SourceTask):
         await asyncio.sleep(self._interval_s)
         now_ms = wall_ms()
         heartbeat = Heartbeat(self._source_alias, self._target_alias, now_ms)
-        return [
-            SourceRecord(
-                # The order of the fields is that of Java's map, and part of the stored key.
-                source_partition={_SOURCE: self._source_alias, _TARGET: self._target_alias},
-                source_offset={"offset": 0},
-                topic=self._topic,
-                partition=0,
-                key=heartbeat.key(),
-                key_schema=BYTES,
-                value=heartbeat.value(),
-                value_schema=BYTES,
-                timestamp_ms=now_ms,
-            )
-        ]
+        place = {_SOURCE: self._source_alias, _TARGET: self._target_alias}
+        return [mirror_record(place, self._topic, heartbeat, now_ms)]
 
 
 def _interval_s(values: Values) -> int | None:

@@ -233,9 +233,7 @@ class GroupLook:
         # A look-up may advance the map, which all groups and tasks of a worker share.
         async with self._maps.in_use:
             found = await self._translated(group, stored)
-        self.live[group] = {
-            TopicPartition(one.checkpoint.topic, one.checkpoint.partition): one.source_id for one in found
-        }
+        self.live[group] = {_place(one.checkpoint): one.source_id for one in found}
         return self.checkpoints.look(group, found)
 
     async def _translated(self, group: str, stored: Mapping[Partition, Committed]) -> list[TranslatedCheckpoint]:

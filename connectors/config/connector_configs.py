@@ -279,12 +279,14 @@ def source_settings(connector: Mapping[str, str], worker: Mapping[str, str]) -> 
     values = SOURCE.parse(connector)
     policy = make_policy(connector)
     source_alias, transforms = values.string("source.cluster.alias"), named_steps(connector)
-    query, routes = _query(values), topic_routes(values)
+    query = parse_query(text) if (text := values.string(QUERY_KEY)) else None
+    routes = topic_routes(values)
     _refuse_routes_to_nowhere(routes, query, transforms)
     offsets = WORKER.parse(worker)
     consumer = _client_values(CONSUMER, client_config.connector_client(connector, "source", "consumer"), "consumer.")
     producer = _client_values(PRODUCER, client_config.record_producer(connector, worker), "producer.")
     _refuse_what_changes_records(connector, worker)
+    deletes = values.string("topic.deletion.policy") == "delete-after"
     offsets_topic = offsets.string("offset.storage.topic")
     return MirrorSourceSettings(
         name=values.string("name"),
@@ -303,7 +305,7 @@ def source_settings(connector: Mapping[str, str], worker: Mapping[str, str]) -> 
         sync_topic_configs_interval_s=_interval(values, "sync.topic.configs"),
         look_interval_ms=values.integer("refresh.look.interval.ms"),
         lag_interval_ms=values.integer("lag.interval.ms"),
-        topic_deletion_delay_ms=_deletion_delay_ms(values),
+        topic_deletion_delay_ms=values.integer("topic.deletion.delay.ms") if deletes else None,
         access=access_settings(values, connector),
         read_committed=consumer["isolation.level"] == "read_committed",
         auto_offset_reset=consumer.string("auto.offset.reset"),
@@ -357,11 +359,6 @@ def compression_of(values: Values) -> Compression:
     return Compression(CODEC_NAMES.index(name), values.integer(level) if level in PRODUCER.settings else None)
 
 
-def _query(values: Values) -> RecordsQuery | None:
-    text = values.string(QUERY_KEY)
-    return parse_query(text) if text else None
-
-
 def _refuse_routes_to_nowhere(routes: TopicRoutes, query: RecordsQuery | None, transforms: Sequence[NamedStep]) -> None:
     """Raise if topics are named that nothing sends records to."""
     sends = (query is not None and query.routes) or not all(map(renames_topics, transforms))
@@ -372,11 +369,6 @@ def _refuse_routes_to_nowhere(routes: TopicRoutes, query: RecordsQuery | None, t
 
 def _interval(values: Values, name: str) -> int | None:
     return values.integer(f"{name}.interval.seconds") if values.boolean(f"{name}.enabled") else None
-
-
-def _deletion_delay_ms(values: Values) -> int | None:
-    deletes = values.string("topic.deletion.policy") == "delete-after"
-    return values.integer("topic.deletion.delay.ms") if deletes else None
 
 
 def _optional(values: Values, name: str) -> int | None:

@@ -151,11 +151,12 @@ def connector_notices(props: Mapping[str, str]) -> list[IgnoredKey]:
     """Return notices for one connector's config, as REST takes it."""
     keys = [key for key in props if not key.startswith(("spark.", "config.providers")) and not _is_of_file(key, props)]
     own_offsets = _OWN_OFFSETS in props
-    found = (
-        (key, _of_flow(key, own_offsets=own_offsets) or _of_step(key, props) or _of_suites(key, props[key]))
-        for key in keys
-    )
-    return [word.of(key) for key, word in found if word is not None]
+    found = []
+    for key in keys:
+        suites = _of_text(suites_notice(key, props[key]), "risky")
+        if (word := _of_flow(key, own_offsets=own_offsets) or _of_step(key, props) or suites) is not None:
+            found.append(word.of(key))
+    return found
 
 
 def _is_of_file(key: str, props: Mapping[str, str]) -> bool:
@@ -182,7 +183,7 @@ def _word(key: str, props: Mapping[str, str], clusters: Sequence[str]) -> _Word 
             return _of_text(provider_notice(key.removeprefix(prefix), {**props, **own}))
     # An unsupported feature that is switched off needs no notice.
     off = key.endswith(".enabled") and props[key].strip().lower() == "false"
-    word = _place(key, props, clusters) or _of_step(key, props) or _of_suites(key, props[key])
+    word = _place(key, props, clusters) or _of_step(key, props) or _of_text(suites_notice(key, props[key]), "risky")
     return None if word is _UNSUPPORTED and off else word
 
 
@@ -193,16 +194,13 @@ def _of_step(key: str, props: Mapping[str, str]) -> _Word | None:
         return None
     prefix, names = found[1] or "", found[2]
     text = unlisted_step(f"{names}.{found[3]}", props.get(prefix + names, props.get(names, "")), prefix)
-    return None if text is None else _Word("unknown", text)
+    return _of_text(text, "unknown")
 
 
-def _of_text(text: str | None) -> _Word | None:
-    return None if text is None else _Word("unknown" if text.startswith("is not known") else "pointless", text)
-
-
-def _of_suites(key: str, value: str) -> _Word | None:
-    text = suites_notice(key, value)
-    return None if text is None else _Word("risky", text)
+def _of_text(text: str | None, kind: NoticeKind | None = None) -> _Word | None:
+    if text is None:
+        return None
+    return _Word(kind or ("unknown" if text.startswith("is not known") else "pointless"), text)
 
 
 def _place(key: str, props: Mapping[str, str], clusters: Sequence[str]) -> _Word | None:
@@ -269,7 +267,9 @@ def _of_cluster(rest: str, prefix: str) -> _Word | None:
         return _of_text(worker_settings.storage_notice(rest, prefix))
     if rest in _WORKER_KNOWN or _is_connection(rest):
         return _of_connection(rest)
-    return _of_converter(rest) if rest.startswith(worker_settings.CONVERTER_PREFIXES) else _unknown(rest, _WORKER_KNOWN)
+    if rest.startswith(worker_settings.CONVERTER_PREFIXES):
+        return _of_text(worker_settings.converter_notice(rest), "pointless")
+    return _unknown(rest, _WORKER_KNOWN)
 
 
 def _of_flow(rest: str, *, own_offsets: bool) -> _Word | None:
@@ -339,12 +339,9 @@ def _of_connector(key: str) -> _Word | None:
         return _UNSUPPORTED
     if key in _CONNECTOR_KNOWN or key.startswith(("spark.", *_OF_TRANSFORMS)):
         return None
-    return _of_converter(key) if key.startswith(worker_settings.CONVERTER_PREFIXES) else _unknown(key, _CONNECTOR_KNOWN)
-
-
-def _of_converter(key: str) -> _Word | None:
-    text = worker_settings.converter_notice(key)
-    return None if text is None else _Word("pointless", text)
+    if key.startswith(worker_settings.CONVERTER_PREFIXES):
+        return _of_text(worker_settings.converter_notice(key), "pointless")
+    return _unknown(key, _CONNECTOR_KNOWN)
 
 
 def _of_connection(key: str) -> _Word | None:

@@ -211,19 +211,11 @@ async def _selected(
     return {
         one: topic.topic_id
         for topic in (selected(site.flow.should_mirror, topics) if among is None else topics.values())
-        if not site.flow.policy.is_heartbeats_topic(topic.name) and _has_name(site, topic.name)
+        # A topic without a name on the target is not mirrored, and the flow reports it.
+        if not site.flow.policy.is_heartbeats_topic(topic.name) and site.flow.names.find(topic.name) is not None
         for index in topic.partitions
         if (one := TopicPartition(topic.name, index)) not in known and (among is None or one in among)
     }
-
-
-def _has_name(site: Site, topic: str) -> bool:
-    """Whether a topic has a name on the target: one without is not mirrored, and the flow reports it."""
-    try:
-        site.flow.remote_topic(topic)
-    except PermanentError:
-        return False
-    return True
 
 
 async def _brought(site: Site, among: Collection[TopicPartition]) -> dict[TopicPartition, list[Range]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
@@ -19,7 +19,15 @@ from connect.kafka.long_log import LongLogs
 from connectors.config.client_config import FlowClients
 from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.connector_base import rows_asked
-from connectors.inspection.flow_plan import Drift, DriftKind, FlowDrift, InternalTopics, Planned, drift_of_flow
+from connectors.inspection.flow_plan import (
+    Drift,
+    DriftKind,
+    FlowDrift,
+    InternalTopics,
+    Planned,
+    acl_in_words,
+    drift_of_flow,
+)
 from connectors.source.plugin import access_of
 from connectors.source.worker_context import MirrorHost, looked_at_parts
 from connectors.topic_sync import cluster_changes
@@ -115,11 +123,8 @@ def in_words(change: cluster_changes.Change) -> tuple[str, str]:
             before = "none" if change.before is None else change.before
             return change.group, f"{change.topic}-{change.partition}: {before} -> {change.after}"
         case cluster_changes.CreateAcl() | cluster_changes.DeleteAcl():
-            rule = change.binding
-            name = f"{rule.resource_type} {rule.resource_name}" + (
-                " (prefix)" if rule.pattern_type == "PREFIXED" else ""
-            )
-            return name, f"{rule.permission} {rule.principal} {rule.operation} from {rule.host}"
+            name, said = acl_in_words(change.binding)
+            return f"{change.binding.resource_type} {name}", said
 
 
 def change_as_json(one: Planned) -> dict[str, Any]:
@@ -129,9 +134,7 @@ def change_as_json(one: Planned) -> dict[str, Any]:
 
 
 def _count(partitions: int) -> str:
-    if partitions < 0:
-        return "default partitions"
-    return counted(partitions, "partition")
+    return "default partitions" if partitions < 0 else counted(partitions, "partition")
 
 
 def _factor(factor: int) -> str:
@@ -155,27 +158,18 @@ DRIFT_WORDS: Final = {
 }
 
 
+_HOW: Final[Mapping[DriftKind, Callable[[Drift], str]]] = {
+    DriftKind.EXTRA_PARTITIONS: lambda one: f"{one.found}, the source has {one.expected}",
+    DriftKind.REPLICATION_FACTOR: lambda one: f"{one.found}, replication.factor is {one.expected}",
+    DriftKind.CONFIG: lambda one: f"{one.key}: {_value(one.found)}, the source has {_value(one.expected)}",
+    DriftKind.WITHOUT_SOURCE: lambda one: f"source topic {one.found} does not exist",
+    DriftKind.NOT_MIRRORED: lambda one: f"source topic {one.found} exists, but the flow does not mirror it",
+    DriftKind.REPLACED: lambda one: f"source topic {one.found} is copied to {one.expected} now",
+    DriftKind.RECREATED: lambda one: f"was {one.expected} when copied, is {one.found} now",
+    DriftKind.ACL: lambda one: one.found or "",
+    DriftKind.GROUP: lambda one: f"{one.key}; offset {one.found or 'none'}, expected {one.expected}",
+}
+
+
 def drift_cells(one: Drift) -> tuple[str, ...]:
-    return DRIFT_WORDS[one.kind], one.cluster, one.resource, _how(one)
-
-
-def _how(one: Drift) -> str:
-    match one.kind:
-        case DriftKind.EXTRA_PARTITIONS:
-            return f"{one.found}, the source has {one.expected}"
-        case DriftKind.REPLICATION_FACTOR:
-            return f"{one.found}, replication.factor is {one.expected}"
-        case DriftKind.CONFIG:
-            return f"{one.key}: {_value(one.found)}, the source has {_value(one.expected)}"
-        case DriftKind.WITHOUT_SOURCE:
-            return f"source topic {one.found} does not exist"
-        case DriftKind.NOT_MIRRORED:
-            return f"source topic {one.found} exists, but the flow does not mirror it"
-        case DriftKind.REPLACED:
-            return f"source topic {one.found} is copied to {one.expected} now"
-        case DriftKind.RECREATED:
-            return f"was {one.expected} when copied, is {one.found} now"
-        case DriftKind.ACL:
-            return one.found or ""
-        case DriftKind.GROUP:
-            return f"{one.key}; offset {one.found or 'none'}, expected {one.expected}"
+    return DRIFT_WORDS[one.kind], one.cluster, one.resource, _HOW[one.kind](one)

@@ -110,10 +110,7 @@ async def _view(reader: MapReader, source: TopicPartition, pair: MapPair, questi
     begin, position = chunks[0].begin if chunks else (-1, -1), reader.position(source)
     is_current = pair == reader.current(source)
     return PairView(
-        source_topic=pair.source_topic,
-        source_partition=pair.source_partition,
-        target_topic=pair.target_topic,
-        target_partition=pair.target_partition,
+        *pair.names(),
         target_topic_id=str(pair.target_topic_id or ""),
         is_current=is_current,
         copied_to=position.next_source_offset if position and is_current else -1,

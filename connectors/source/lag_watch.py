@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from connect.api.connector import Props
 from connect.api.source import ConnectorHere, TaskReport
@@ -274,12 +274,9 @@ class LagWatch:
         return watched
 
     async def _forget(self, name: str) -> None:
-        self._host.seen.pop(name, None)
-        self._host.watches.pop(name, None)
-        self._due_s.pop(name, None)
-        self._ran.pop(name, None)
-        self._absent_s.pop(name, None)
-        self._starting_s.pop(name, None)
+        known: dict[str, Any]
+        for known in (self._due_s, self._ran, self._absent_s, self._starting_s, self._host.seen, self._host.watches):
+            known.pop(name, None)
         if (watched := self._watched.pop(name, None)) is not None:
             await watched.closing.aclose()
 

@@ -146,7 +146,9 @@ class MirrorSource(MirrorConnector):
             if chain := chain_plan(settings.transforms, settings.source_alias, self._host.find_plugin, settings.names):
                 check_chain(chain)
             if settings.enabled and settings.transform_sql:
-                await _check_query(self._host, settings.transform_sql)
+                engine, _ = await self._host.spark.get()
+                if problem := await engine.problem_of_query(settings.transform_sql):
+                    raise ConfigError(problem, QUERY_KEY)
         except ConfigError as error:
             add_errors(values, error.key or "name", error.message)
         add_errors(values, "exactly.once.support", *client_config.support_errors(props))
@@ -292,13 +294,6 @@ def settings_of(props: Props, host: MirrorHost) -> tuple[MirrorSourceSettings, c
         locate=partial(client_config.located_client, props),
     )
     return settings, clients
-
-
-async def _check_query(host: MirrorHost, query: str) -> None:
-    """Raise ConfigError with Spark's message; RetriableError or PermanentError if Spark cannot be asked."""
-    engine, _ = await host.spark.get()
-    if problem := await engine.problem_of_query(query):
-        raise ConfigError(problem, QUERY_KEY)
 
 
 def _parts(

@@ -248,12 +248,9 @@ class MirrorHost:
 
     def forget(self, name: str) -> None:
         """Forget the connector ``name``, which no longer concerns this worker."""
-        self._moved_ms.pop(name, None)
-        self._takeovers.pop(name, None)
-        self._histories.pop(name, None)
-        self._lags.pop(name, None)
-        self._looks.pop(name, None)
-        self.verified.pop(name, None)
+        known: dict[str, Any]
+        for known in (self._moved_ms, self._takeovers, self._histories, self._lags, self._looks, self.verified):
+            known.pop(name, None)
 
     def lag_of(self, name: str) -> SharedLag:
         """Return the lag reader of the connector ``name``, which concurrent callers share."""

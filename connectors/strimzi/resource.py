@@ -122,10 +122,9 @@ class Node:
 
     def required(self, name: str) -> str:
         """Return the text of a required field. Raises ConfigError if it is missing."""
-        text = self.field(name).text()
-        if not text:
-            missing = self.field(name)
-            raise missing.error(f"{missing.path} is missing")
+        found = self.field(name)
+        if not (text := found.text()):
+            raise found.error(f"{found.path} is missing")
         return text
 
     def settings(self) -> dict[str, str]:
@@ -253,7 +252,9 @@ class Resource:
 
 def resources_in(documents: Sequence[Node], file: str) -> list[Node]:
     """Return the resources of a file, also those in lists. Raises ConfigError if there is none."""
-    every = list(_unfolded(documents))
+    every = list[Node]()
+    for each in documents:
+        every += each.field("items").items() if each.field("kind").value in _LISTS else [each]
     found = [each for each in every if each.field("kind").value == _KIND]
     if not found:
         older = next((each for each in every if each.field("kind").value == _MIRROR_MAKER_1_KIND), None)
@@ -265,14 +266,6 @@ def resources_in(documents: Sequence[Node], file: str) -> list[Node]:
         kinds = ", ".join(str(each.field("kind").value) for each in every) or "nothing"
         raise ConfigError(f"holds no {_KIND}, but {kinds}", file=file)
     return found
-
-
-def _unfolded(documents: Sequence[Node]) -> Iterator[Node]:
-    for each in documents:
-        if each.field("kind").value in _LISTS:
-            yield from each.field("items").items()
-        else:
-            yield each
 
 
 def chosen(documents: Sequence[Node], name: str | None, file: str) -> Node:

@@ -277,15 +277,13 @@ class Comparison:
             self._last_records.suspect(left_ours, left_theirs)
             return
         ours, theirs = self._moved(left_ours, left_theirs)
-        taken_ours, taken_theirs = set(), set()
+        taken = set()
         for mine, other in paired(ours, theirs):
             fields = changed_fields(mine.record, other.record)
             what = describe_change(mine.record, other.record, fields)
             self._differs(DifferenceKind.CHANGED, mine, other, what, fields)
-            taken_ours.add(id(mine))
-            taken_theirs.add(id(other))
-        ours = [one for one in ours if id(one) not in taken_ours]
-        theirs = [one for one in theirs if id(one) not in taken_theirs]
+            taken |= {id(mine), id(other)}
+        ours, theirs = ([one for one in some if id(one) not in taken] for some in (ours, theirs))
         if theirs:
             theirs = await self._doubled(theirs)
         is_of_others = of_others(self._plan)
@@ -296,7 +294,8 @@ class Comparison:
         for one in theirs:
             what = describe_record(one.record)
             if one.record.offset < self._plan.map_begin:
-                self._found.doubt(DifferenceKind.EXTRA, None, one.record.offset, what, UndecidedReason.BEFORE_MAP)
+                before_map = UndecidedReason.BEFORE_MAP
+                self._found.differs(DifferenceKind.EXTRA, None, one.record.offset, what, undecided=before_map)
             else:
                 self._differs(DifferenceKind.EXTRA, None, one, what)
 

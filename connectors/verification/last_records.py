@@ -189,8 +189,7 @@ class LastRecords:
             )
             reasons = {key: reasons[key] for key, _ in doubtful}
         unnamed = total - len(faults), undecided - len(doubtful)
-        self._found.count(unnamed[0])
-        self._found.count_undecided(unnamed[1])
+        self._found.count(*unnamed)
         if faults or foreign:
             await self._name(dict(faults), dict(foreign))
         if doubtful:
@@ -404,10 +403,12 @@ class LastRecords:
             if one.target is None:
                 if mine := here[key].record:
                     self._faulty[0] += 1
-                    self._found.doubt(DifferenceKind.MISSING, mine.offset, None, describe_record(mine), reasons[key])
+                    what = describe_record(mine)
+                    self._found.differs(DifferenceKind.MISSING, mine.offset, None, what, undecided=reasons[key])
             elif (other := there[key].record) and not self._is_old(one, here[key]):
                 self._faulty[1] += 1
-                self._found.doubt(DifferenceKind.EXTRA, None, other.offset, describe_record(other), reasons[key])
+                what = describe_record(other)
+                self._found.differs(DifferenceKind.EXTRA, None, other.offset, what, undecided=reasons[key])
 
     def _is_old(self, one: KeyLasts, mine: _KeySeen) -> bool:
         """Whether the target's last record is a copy before the map, of an older one that the source still has."""
@@ -441,7 +442,7 @@ class LastRecords:
         for source, target, key in passed:
             what = f"at another place: the last record of key {key!r}"
             if key in doubts:
-                self._found.doubt(DifferenceKind.ORDER, source, target, what, doubts[key])
+                self._found.differs(DifferenceKind.ORDER, source, target, what, undecided=doubts[key])
             else:
                 self._differs(DifferenceKind.ORDER, source, target, what)
 

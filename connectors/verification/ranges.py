@@ -97,31 +97,26 @@ class Findings:
         self._plan, self._result = plan, result
 
     def differs(
-        self, kind: DifferenceKind, source: int | None, target: int | None, what: str, fields: tuple[str, ...] = ()
+        self,
+        kind: DifferenceKind,
+        source: int | None,
+        target: int | None,
+        what: str,
+        fields: tuple[str, ...] = (),
+        undecided: UndecidedReason | None = None,
     ) -> None:
-        """Add a difference at source and target offsets; more than :data:`NAMED_DIFFERENCES` are only counted."""
-        self.count(1)
-        if len(self._result.differences) < NAMED_DIFFERENCES:
+        """Add a difference at source and target offsets or, if ``undecided``, what looks like one and no log decides.
+        Of each more than :data:`NAMED_DIFFERENCES` are only counted."""
+        self.count(undecided is None, undecided is not None)
+        named = self._result.differences if undecided is None else self._result.undecided
+        if len(named) < NAMED_DIFFERENCES:
             plan = self._plan
-            self._result.differences.append(Difference(kind, plan.topic, plan.partition, source, target, what, fields))
+            named.append(Difference(kind, plan.topic, plan.partition, source, target, what, fields, undecided))
 
-    def count(self, differences: int) -> None:
-        """Count differences that are not named."""
+    def count(self, differences: int, undecided: int) -> None:
+        """Count records that are not named."""
         self._result.differences_total += differences
-
-    def doubt(
-        self, kind: DifferenceKind, source: int | None, target: int | None, what: str, reason: UndecidedReason
-    ) -> None:
-        """Add what looks like a difference, as :meth:`differs`, and no log decides."""
-        self.count_undecided(1)
-        if len(self._result.undecided) < NAMED_DIFFERENCES:
-            plan = self._plan
-            one = Difference(kind, plan.topic, plan.partition, source, target, what, undecided=reason)
-            self._result.undecided.append(one)
-
-    def count_undecided(self, records: int) -> None:
-        """Count records that are undecided and not named."""
-        self._result.undecided_total += records
+        self._result.undecided_total += undecided
 
     def explain(self, side: str, first: int, last: int, reason: RangeReason, records: int = -1) -> None:
         if first <= last:

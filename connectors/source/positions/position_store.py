@@ -174,13 +174,10 @@ class MirrorPositionStore:
         for source in sources:
             stored = self._stored.positions[source]
             headers = (claimant, *([encode_run_header(stored.last_run)] if stored.last_run else []))
-            key = self._position_key(stored.full)
-            by = map_partition_key(*source)
-            full = encode_position_key(key), encode_position(stored.full)
-            records.append(OutRecord(self._settings.map_topic, *full, by, headers))
+            records.append(self._record(source, self._key(source), encode_position(stored.full), headers))
             if stored.position != stored.full:
-                progress = encode_position_key(key, KeyKind.PROGRESS), encode_progress(stored.position, stored.last_run)
-                records.append(OutRecord(self._settings.map_topic, *progress, by))
+                progress = encode_progress(stored.position, stored.last_run)
+                records.append(self._record(source, self._key(source, KeyKind.PROGRESS), progress))
         await writer.write(records)
 
     async def commit(self, commits: Sequence[stored_positions.Commit]) -> None:
@@ -196,8 +193,9 @@ class MirrorPositionStore:
         complete = maps.keys() - incomplete
         records: list[OutRecord] = []
         async for pair, writer in in_turns(maps.items()):
-            records += [self._map_record(pair, key, value) for key, value in writer.changes(complete=pair in complete)]
-        records += [self._map_record(key.pair, encode_chunk_key(key), None) for key in self._obsolete]
+            changes = writer.changes(complete=pair in complete)
+            records += [self._record(pair.source, key, value) for key, value in changes]
+        records += [self._record(key.pair.source, encode_chunk_key(key), None) for key in self._obsolete]
         records += [self._gap_record(one.position, one.passing) for one in commits if one.passing is not None]
         progress = [self._progress_record(one) async for one in in_turns(following)]
         positions: dict[TopicPartition, Position] = {}
@@ -372,32 +370,25 @@ class MirrorPositionStore:
 
     def _position_record(self, position: Position, *, is_complete: bool) -> OutRecord:
         last_run = None if is_complete else self._map_of(MapPair.of(position)).last_run
-        return OutRecord(
-            self._settings.map_topic,
-            encode_position_key(self._position_key(position)),
-            encode_position(position),
-            map_partition_key(*position.source),
-            (encode_run_header(last_run),) if last_run else (),
-        )
+        headers = (encode_run_header(last_run),) if last_run else ()
+        return self._record(position.source, self._key(position.source), encode_position(position), headers)
 
     def _progress_record(self, position: Position) -> OutRecord:
-        return OutRecord(
-            self._settings.map_topic,
-            encode_position_key(self._position_key(position), KeyKind.PROGRESS),
-            encode_progress(position, self._map_of(MapPair.of(position)).last_run),
-            map_partition_key(*position.source),
-        )
+        value = encode_progress(position, self._map_of(MapPair.of(position)).last_run)
+        return self._record(position.source, self._key(position.source, KeyKind.PROGRESS), value)
 
-    def _position_key(self, position: Position) -> PositionKey:
-        return PositionKey(self._settings.connector, *position.source)
+    def _key(self, source: TopicPartition, kind: KeyKind = KeyKind.POSITION) -> bytes:
+        return encode_position_key(PositionKey(self._settings.connector, *source), kind)
 
     def _gap_record(self, position: Position, passing: stored_positions.PassedGap) -> OutRecord:
         found = passing.found_ms, passing.gap
         record = GapRecord(self._settings.connector, *position.source, *found, position.target_topic)
-        return OutRecord(self._settings.map_topic, *encode_gap(record), map_partition_key(*position.source))
+        return self._record(position.source, *encode_gap(record))
 
-    def _map_record(self, pair: MapPair, key: bytes, value: bytes | None) -> OutRecord:
-        return OutRecord(self._settings.map_topic, key, value, map_partition_key(*pair.source))
+    def _record(
+        self, source: TopicPartition, key: bytes, value: bytes | None, headers: tuple[tuple[str, bytes], ...] = ()
+    ) -> OutRecord:
+        return OutRecord(self._settings.map_topic, key, value, map_partition_key(*source), headers)
 
     def _outdate_predecessors(self, pair: MapPair) -> None:
         """Mark the chunks of recreated topics that ``pair`` replaces for deletion."""
