@@ -84,9 +84,14 @@ class Schedule:
         self._scope = Scope(f"jobs of {label}")
         self._one_at_a_time = asyncio.Lock()
 
-    def add(self, name: str, run: Callable[[], Awaitable[None]], interval_s: float | None) -> None:
-        """Add a job after those added before; with ``interval_s`` None it runs only on request."""
-        self._jobs.append(_Job(name, run, interval_s))
+    def add(
+        self, name: str, run: Callable[[], Awaitable[None]], interval_s: float | None, *, at_once: bool = False
+    ) -> None:
+        """Add a job after those added before; with ``interval_s`` None it runs only on request, with ``at_once`` also
+        when the schedule begins."""
+        self._jobs.append(job := _Job(name, run, interval_s))
+        if at_once:
+            job.wanted.set()
 
     def begin(self) -> None:
         """Start the jobs, each for the first time one interval from now, or when :meth:`hurry` is called."""

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 from connect.api.connector import Props
 from connect.api.policy import ReplicationPolicy
 from connect.api.source import RecordMetadata, SourceRecord, SourceTask
-from connect.core.config.config_def import ConfigDef, Values
+from connect.core.config.config_def import ConfigDef
 from connect.core.model import NewTopic
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Scope, wall_ms
@@ -31,6 +31,7 @@ from connect.kafka.log.compacted_topic import LogRecord, read_to_end
 from connect.kafka.log.offsets import EARLIEST, LATEST, list_offset
 from connectors.client import all_sources
 from connectors.config.client_config import client_connection, connector_client, inner_client_id, open_admin
+from connectors.config.connector_configs import interval_s
 from connectors.config.definitions import HEARTBEAT
 from connectors.connector_base import Latencies, MirrorConnector, Task, WrittenLatencies, check_offsets, mirror_record
 from connectors.formats.mirror_records import Heartbeat
@@ -73,7 +74,7 @@ class MirrorHeartbeatConnector(MirrorConnector):
         Wait for the first attempt, at most ``admin.timeout.ms``; further attempts run in the background.
         """
         values = HEARTBEAT.parse(props)
-        self._props, self._interval_s = props, _interval_s(values)
+        self._props, self._interval_s = props, interval_s(values, "emit.heartbeats")
         target = values.string("target.cluster.alias")
         client = connector_client(props, "target", "admin")
         client_id = inner_client_id(
@@ -125,7 +126,7 @@ class MirrorHeartbeatTask(SourceTask):
 
     async def start(self, props: Props) -> None:
         values = HEARTBEAT.parse(props)
-        self._interval_s = _interval_s(values) or 0
+        self._interval_s = interval_s(values, "emit.heartbeats") or 0
         self._topic = make_policy(props).heartbeats_topic()
         self._source_alias = values.string("source.cluster.alias")
         self._target_alias = values.string("target.cluster.alias")
@@ -149,12 +150,6 @@ class MirrorHeartbeatTask(SourceTask):
         heartbeat = Heartbeat(self._source_alias, self._target_alias, now_ms)
         place = {_SOURCE: self._source_alias, _TARGET: self._target_alias}
         return [mirror_record(place, self._topic, heartbeat, now_ms)]
-
-
-def _interval_s(values: Values) -> int | None:
-    """Return seconds between heartbeats, None if there are none."""
-    interval_s = values.integer("emit.heartbeats.interval.seconds")
-    return interval_s if values.boolean("emit.heartbeats.enabled") and interval_s >= 0 else None
 
 
 class Age(NamedTuple):

@@ -205,10 +205,6 @@ class MirrorCheckpointTask(SourceTask):
 ReadReport = Callable[[str, Props, Mapping[str, str]], Awaitable[Mapping[str, Any] | None]]
 
 
-async def _no_report(*_: object) -> None:
-    return None
-
-
 REFRESH: Final = "refresh groups"
 #: A connector counts as started after this time, even if its clusters have not answered.
 _FIRST_LOOK_S: Final = 10.0
@@ -220,7 +216,7 @@ class MirrorCheckpointConnector(MirrorConnector):
     share ``maps``. ``reports`` are those of the worker."""
 
     def __init__(
-        self, written: WrittenLatencies | None = None, maps: SharedMaps | None = None, reports: ReadReport = _no_report
+        self, written: WrittenLatencies | None = None, maps: SharedMaps | None = None, reports: ReadReport | None = None
     ) -> None:
         self._written = written or WrittenLatencies()
         self._maps = maps or SharedMaps()
@@ -318,7 +314,7 @@ class MirrorCheckpointConnector(MirrorConnector):
     async def report(
         self, kind: str, props: Props, tasks: Sequence[TaskReport], query: Mapping[str, str], connector: ConnectorReport
     ) -> Mapping[str, Any] | None:
-        return await self._reports(kind, props, query)
+        return None if self._reports is None else await self._reports(kind, props, query)
 
     async def alter_offsets(
         self, props: Props, offsets: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]

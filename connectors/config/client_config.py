@@ -24,7 +24,6 @@ from connectors.policy import make, offered
 
 if TYPE_CHECKING:
     from connect.kafka.log.topic_admin import Admin
-    from connect.kafka.security.connection_settings import ConnectionSettings
 
 _FORWARDING_KEY: Final = "forwarding.admin.class"
 #: Java's class, which asks the cluster itself.
@@ -84,9 +83,8 @@ def inner_client_id(flow: str, connector_and_task: str, role: str, user: str) ->
 
 def record_producer(connector: Mapping[str, str], worker: Mapping[str, str]) -> dict[str, str]:
     """Return the properties of the producer of records: the worker's, overridden by ``producer.override.*``."""
-    base = {key: worker[key] for key in ("bootstrap.servers",) if key in worker}
     return {
-        **base,
+        **({"bootstrap.servers": worker["bootstrap.servers"]} if "bootstrap.servers" in worker else {}),
         **properties_with_prefix(worker, "producer."),
         **properties_with_prefix(connector, "producer.override."),
     }
@@ -226,9 +224,8 @@ def exactly_once_support(connector: Mapping[str, str]) -> ExactlyOnceSupport:
 def support_errors(connector: Mapping[str, str]) -> list[str]:
     """Return what Java adds to Connect's own error if ``exactly.once.support=required`` cannot be met."""
     is_required = connector.get("exactly.once.support") == "required"
-    if not is_required or exactly_once_support(connector) is ExactlyOnceSupport.SUPPORTED:
-        return []
-    return [_NOT_COMMITTED]
+    is_unmet = is_required and exactly_once_support(connector) is not ExactlyOnceSupport.SUPPORTED
+    return [_NOT_COMMITTED] if is_unmet else []
 
 
 def rhythm(

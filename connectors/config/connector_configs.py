@@ -469,9 +469,9 @@ def checkpoint_settings(props: Mapping[str, str]) -> CheckpointSettings:
         group_filter=make_group_filter(props),
         policy=make_policy(props),
         admin_timeout_ms=values.integer("admin.timeout.ms"),
-        refresh_groups_interval_s=_interval_s(values, "refresh.groups"),
-        emit_interval_s=_interval_s(values, "emit.checkpoints"),
-        sync_interval_s=_interval_s(values, "sync.group.offsets"),
+        refresh_groups_interval_s=interval_s(values, "refresh.groups"),
+        emit_interval_s=interval_s(values, "emit.checkpoints"),
+        sync_interval_s=interval_s(values, "sync.group.offsets"),
         replication_factor=values.integer("checkpoints.topic.replication.factor"),
         syncs_on_source=values.string("offset-syncs.topic.location") == "source",
         warnings=values.warnings,
@@ -479,7 +479,7 @@ def checkpoint_settings(props: Mapping[str, str]) -> CheckpointSettings:
     )
 
 
-def _interval_s(values: Values, name: str) -> int | None:
+def interval_s(values: Values, name: str) -> int | None:
     """Return seconds; None if the job is off, also by an interval below zero."""
-    interval_s = values.integer(f"{name}.interval.seconds")
-    return interval_s if values.boolean(f"{name}.enabled") and interval_s >= 0 else None
+    found_s = values.integer(f"{name}.interval.seconds")
+    return found_s if values.boolean(f"{name}.enabled") and found_s >= 0 else None

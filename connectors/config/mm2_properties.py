@@ -280,17 +280,14 @@ class MirrorMakerConfig:
             return default
         if key not in self._flags:
             # Once, as in Java: a changed file of secrets changes nothing that runs.
-            value = self._resolved_value(key).strip().lower()
+            try:
+                value = self.resolved({key: self.raw[key]})[key].strip().lower()
+            except ConfigError as error:
+                raise self.located(error, [key]) from None
             if value not in ("true", "false"):
                 raise self.raw.error(f"{key} is neither true nor false. Set it to true or false", key)
             self._flags[key] = value == "true"
         return self._flags[key]
-
-    def _resolved_value(self, key: str) -> str:
-        try:
-            return self.resolved({key: self.raw[key]})[key]
-        except ConfigError as error:
-            raise self.located(error, [key]) from None
 
     def flows(self, targets: Sequence[str] = ()) -> tuple[Flow, ...]:
         """Return every flow that Java would run a herder for: mirrored flows, and those with heartbeats.
@@ -375,15 +372,13 @@ class MirrorMakerConfig:
                 continue
             names, back_names = flow.settings().names, back.settings().names
             if not (_sees_cycles(names, back_names) and _sees_cycles(back_names, names)):
-                found.append(
-                    IgnoredKey(
-                        "replication.policy.class",
-                        "risky",
-                        f"replication.policy.class: topic names do not say where a topic came from, and {flow} and "
-                        f"{back} are both enabled: a topic that both select is copied back and forth without end. Make "
-                        "sure that their topics and topics.exclude share no topic",
-                    )
+                key = "replication.policy.class"
+                text = (
+                    f"{key}: topic names do not say where a topic came from, and {flow} and {back} are both enabled: a "
+                    "topic that both select is copied back and forth without end. Make sure that their topics and "
+                    "topics.exclude share no topic"
                 )
+                found.append(IgnoredKey(key, "risky", text))
         return found
 
     def located(self, error: ConfigError, places: Sequence[str], missing: str = "") -> ConfigError:

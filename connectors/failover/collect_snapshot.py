@@ -343,19 +343,17 @@ async def _refused(site: Site, failover_options: FailoverOptions, groups: Groups
     goes_back = any(
         one.how is How.TIME or (one.goes_back and failover_options.rewinds_group(one.group)) for one in groups.moves
     )
-    if goes_back and site.checkpoints.sync_interval_s is not None:
-        members = (await group_state(site.target, site.flow_workers)).members
-        if members:
-            found.append(
-                f"sync.group.offsets of {flow} would undo --at and --rewind, because its workers run and move groups "
-                "forward. Set sync.group.offsets.enabled = false, restart the workers and run this again"
-            )
+    syncs = site.checkpoints.sync_interval_s is not None
+    if goes_back and syncs and (await group_state(site.target, site.flow_workers)).members:
+        found.append(
+            f"sync.group.offsets of {flow} would undo --at and --rewind, because its workers run and move groups "
+            "forward. Set sync.group.offsets.enabled = false, restart the workers and run this again"
+        )
     return found
 
 
 async def _with_clocks(site: Site, groups: Groups) -> tuple[Groups, list[str]]:
-    """Add findings for groups whose target offsets come from the time of copying, and note topics for which the
-    timestamp type is unknown."""
+    """Add findings for groups that would move by the time of copying; note topics of unknown timestamp type."""
     topics = {one.target[0] for one in groups.moves if one.how is How.TIME}
     kinds = await topic_values(site.target, topics, "message.timestamp.type")
     readers = {(one.group, one.target[0]) for one in groups.moves if kinds.get(one.target[0]) == _LOG_APPEND_TIME}
@@ -368,10 +366,8 @@ async def _with_clocks(site: Site, groups: Groups) -> tuple[Groups, list[str]]:
         for group, topic in sorted(readers)
     ]
     unreported = sorted(topics - kinds.keys())
-    notes = (
-        [f"{named(unreported)} may have LogAppendTime, so that --at means the time of copying"] if unreported else []
-    )
-    return replace(groups, findings=(*groups.findings, *findings)), notes
+    note = f"{named(unreported)} may have LogAppendTime, so that --at means the time of copying"
+    return replace(groups, findings=(*groups.findings, *findings)), [note] if unreported else []
 
 
 def why_several(name: str, flow: str, stored: Collection[tuple[str, TopicPartition]]) -> list[str]:

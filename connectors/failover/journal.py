@@ -223,7 +223,9 @@ class Journal:
         begins: Sequence[StartBefore] | None = None,
         denied: Sequence[str] | None = None,
     ) -> None:
-        """Store what is about to be changed. None: unchanged; empty ``denied``: of earlier runs too. Raises InHand."""
+        """Store what is about to be changed. None: unchanged; empty ``denied``: of earlier runs too.
+
+        Raises FailoverInProgress."""
         run = replace(
             self.run,
             owner=self._lease.record.owner,

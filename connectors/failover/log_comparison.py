@@ -169,13 +169,12 @@ async def prove(site: Site, moves: Sequence[GroupMove], count: int, *, is_gone: 
     Records that either flow changes are not compared, nor are those of compacted topics, because the cleaner may have
     removed different records on each side.
     """
-    if why := "the source is gone" if is_gone else "" if count else "--sample 0":
+    changing = [one for one in (site.flow, site.back) if one.changing_key]
+    why = ", ".join(f"{one.flow} changes records ({one.changing_key})" for one in changing)
+    if is_gone or not count:
+        why = "the source is gone" if is_gone else "--sample 0"
+    if why:
         return [_proof(one, 0, NOT_COMPARED, why) for one in moves]
-    changing = [
-        f"{one.flow} changes records ({one.changing_key})" for one in (site.flow, site.back) if one.changing_key
-    ]
-    if changing:
-        return [_proof(one, 0, NOT_COMPARED, ", ".join(changing)) for one in moves]
     source, target = site.source, site.target
     reasons = await _not_comparable(source, target, moves)
     found = [_proof(one, 0, NOT_COMPARED, why) for one, why in zip(moves, reasons, strict=True) if why]
@@ -191,12 +190,9 @@ async def prove(site: Site, moves: Sequence[GroupMove], count: int, *, is_gone: 
                 why = f"the {'target' if one.source in ours else 'source'} could not be read in time"
             elif not ours[one.source]:
                 more = len(theirs[one.target])
-                why = "nothing follows on the source"
-                why += f"; {_more('target', more)}" if more else ""
-            if why:
-                found.append(_proof(one, 0, NOT_COMPARED, why))
-            else:
-                found.append(compare(one, ours[one.source], theirs[one.target]))
+                why = "nothing follows on the source" + (f"; {_more('target', more)}" if more else "")
+            compared = None if why else compare(one, ours[one.source], theirs[one.target])
+            found.append(compared or _proof(one, 0, NOT_COMPARED, why))
     return sorted(found, key=lambda one: (one.group, one.source))
 
 
@@ -260,10 +256,9 @@ def _difference(ours: Any, theirs: Any) -> str:
 
 
 def _proof(move: GroupMove, records: int, outcome: str, why: str = "") -> SampleCheck:
-    source, target = (f"{topic}-{partition}" for topic, partition in (move.source, move.target))
-    return SampleCheck(
-        move.group, f"{source} at {move.source_offset}", f"{target} at {move.after}", records, outcome, why
-    )
+    (topic, partition), (to_topic, to_partition) = move.source, move.target
+    places = f"{topic}-{partition} at {move.source_offset}", f"{to_topic}-{to_partition} at {move.after}"
+    return SampleCheck(move.group, *places, records, outcome, why)
 
 
 def _rounds(moves: Sequence[GroupMove]) -> list[list[GroupMove]]:

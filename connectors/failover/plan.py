@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from connect.kafka.log.committed_offsets import Partition
 from connectors.failover.snapshot import DIFFERS, GroupFinding, GroupMove, GroupRule, Groups, How, SampleCheck, Snapshot
-
-if TYPE_CHECKING:
-    from connect.kafka.log.committed_offsets import Partition
 
 #: In a set of groups: every group.
 EVERY: Final = "*"

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-if TYPE_CHECKING:
-    from connect.kafka.log.committed_offsets import Committed, Partition
-    from connectors.flow_facts import VerifiedFacts
-    from connectors.flow_progress import FlowLag
+from connect.kafka.log.committed_offsets import Committed, Partition
+from connectors.flow_facts import VerifiedFacts
+from connectors.flow_progress import FlowLag
 
 #: Outcomes of a sample check.
 SAME: Final = "same"

@@ -111,10 +111,8 @@ def met_by_reading(source: TopicPartition, next_offset: int, log_start: int, end
 
 
 def _decided(gap: Gap, happened: str, policy: GapPolicy, goes_on_at: int) -> Met:
-    if gap.kind in _OF_SOURCE_LOG:
-        setting = f"on.source.gap={policy.on_source_gap}"
-    else:
-        setting = f"on.topic.recreated={policy.on_topic_recreated}"
+    of_log, of_topic = f"on.source.gap={policy.on_source_gap}", f"on.topic.recreated={policy.on_topic_recreated}"
+    setting = of_log if gap.kind in _OF_SOURCE_LOG else of_topic
     if policy.goes_on(gap):
         reported = f"{happened}; a run continues at source offset {goes_on_at} ({setting})"
         return Met(gap.state, reported, stops=False, goes_on_at=goes_on_at)
@@ -247,9 +245,8 @@ async def check_takeover(
     """Check a flow while watching it for ``watch_s``. ``group_id`` is the workers'. Raises HeliographError if a cluster
     does not answer."""
     source, target = parts.clusters.source, parts.clusters.target
-    topics = await plan_topics(
-        settings, source, target, ConfigSync(settings.flow, source, target, settings.property_filter)
-    )
+    configs = ConfigSync(settings.flow, source, target, settings.property_filter)
+    topics = await plan_topics(settings, source, target, configs)
     before = await read_stored(settings, parts.store)
     ends = await _target_ends(target, topics)
     unknown: list[str] = list(topics.naming.problems.values())
@@ -394,11 +391,8 @@ def stop_order(checked: TakeoverCheck) -> Sequence[str]:
             )
     if checked.is_running:
         steps.append("run this check again until no group has members and nothing is written")
-    if checked.unknown:
-        steps.append("run this check again when everything can be checked")
-    else:
-        steps.append("start heliograph mirror with the same file")
-    return steps
+    last = "run this check again when everything can be checked"
+    return [*steps, last if checked.unknown else "start heliograph mirror with the same file"]
 
 
 async def read_stored(settings: MirrorSourceSettings, store: Cluster) -> Stored:

@@ -120,7 +120,7 @@ class Stream:
         """Run until :meth:`stop`.
 
         Raises:
-            PermanentError: The group refuses us, rights are missing, or a record can never be sent (SendFailed).
+            PermanentError: The group refuses us, rights are missing, or a record can never be sent (UnsendableRecord).
         """
         try:
             await self._prepared()
@@ -189,8 +189,6 @@ class Stream:
             self._copying = None
         await self._listener.report("revoked", mine)
 
-    # -- topics -----------------------------------------------------------------------------------
-
     async def _look_for_changes(self) -> None:
         """Wait until there are other topics to copy, or other partition counts."""
         while True:
@@ -255,8 +253,6 @@ class Stream:
                 named(sorted(found), 10),
             )
         self._left_out |= found
-
-    # -- what the member tells --------------------------------------------------------------------
 
     async def assign(self, protocol: str, leader: str, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
         del leader

@@ -320,12 +320,10 @@ class Rebuilder:
         return Rebuilt(*names, top, found.records, lowest.upstream, lowest.downstream, len(made))
 
     def _feeds(self, pair: MapPair, top: tuple[int, int]) -> dict[LogSide, LogFeed]:
-        read_committed = self._settings.read_committed
+        here, there = (pair.source, pair.source_topic_id, top[0]), (pair.target, pair.target_topic_id, top[1])
         return {
-            LogSide.SOURCE: LogFeed(
-                self._source, pair.source, pair.source_topic_id, top[0], read_committed=read_committed
-            ),
-            LogSide.TARGET: LogFeed(self._target, pair.target, pair.target_topic_id, top[1], read_committed=True),
+            LogSide.SOURCE: LogFeed(self._source, *here, read_committed=self._settings.read_committed),
+            LogSide.TARGET: LogFeed(self._target, *there, read_committed=True),
         }
 
     def _begin(self, pair: MapPair, position: Position) -> tuple[int, int]:
@@ -338,10 +336,9 @@ class Rebuilder:
         await self._maps.follow()
         floor = self._begin(pair, position)  # the flow may have cut its map while the logs were read
         partition_key = map_partition_key(*pair.source)
+        topic = self._settings.map_topic
         await PlainWriter(self._target).write(
-            OutRecord(
-                self._settings.map_topic, encode_chunk_key(ChunkKey(pair, upstream)), value, partition_key=partition_key
-            )
+            OutRecord(topic, encode_chunk_key(ChunkKey(pair, upstream)), value, partition_key)
             for upstream, value in reversed(chunks)
             if upstream < floor[0] and first_downstream(value) < floor[1]
         )

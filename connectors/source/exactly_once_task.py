@@ -103,8 +103,6 @@ class ExactlyOnceTask(MirrorSourceTask):
             ),
         )
 
-    # -- transactions -----------------------------------------------------------------------------
-
     async def _end_forever(self, handle: SliceHandle) -> None:
         """Handle the slice's messages about transactions, in order; an error ends the slice."""
         try:
@@ -196,8 +194,6 @@ class ExactlyOnceTask(MirrorSourceTask):
         await self._scope.close()
         self._ending = None
 
-    # -- taking over ------------------------------------------------------------------------------
-
     async def _take_over(self) -> tuple[Takeover, Mapping[TopicPartition, Start]]:
         if self._is_settled:
             await self._commit()
@@ -234,8 +230,6 @@ class ExactlyOnceTask(MirrorSourceTask):
         with contextlib.suppress(TransactionalIdRefused):
             await init_producer_id(self._services.clusters.target, self._plain_id)
         return await super()._load(sources)
-
-    # -- storing ----------------------------------------------------------------------------------
 
     def _hold_if_full(self) -> None:
         """Never hold: a record counts only once its transaction, and so its position, is committed."""

@@ -207,7 +207,7 @@ class SliceHandle:
 
     def _misused(self, ticket: asyncio.Future[str]) -> None:
         if not ticket.cancelled():
-            self._end(SliceLost(ticket.result()))
+            self.give_up(SliceLost(ticket.result()))
 
     async def resume(self, plans: Sequence[protocol.PartitionPlan]) -> list[Resumed]:
         """Let the slice find where these plans resume. Raises :class:`SliceLost` if it ends meanwhile."""
@@ -250,10 +250,6 @@ class SliceHandle:
         """Report target partitions that were added to the transaction, and those ``refused`` for missing rights."""
         added, unwritable = [list(one) for one in targets], [list(one) for one in refused]
         self._send({"type": "enlisted", "partitions": added, "refused": unwritable})
-
-    def give_up(self, error: HeliographError) -> None:
-        """End the slice with ``error``; whatever it still does is ignored."""
-        self._end(error)
 
     def hold(self, *, is_held: bool) -> None:
         """Let the slice stop reading, or continue. Records that it has read are still written."""
@@ -306,13 +302,13 @@ class SliceHandle:
                 self._heard(message)
                 await asyncio.sleep(0)  # because reports of thousands of partitions may be queued
         except SliceSilent as silent:
-            self._end(SliceLost(f"{silent} (pid {self.pid})"))
+            self.give_up(SliceLost(f"{silent} (pid {self.pid})"))
         except protocol.LinkClosed:
             self._is_gone = True
-            self._end(SliceLost(f"the slice (pid {self.pid}) was lost"))
+            self.give_up(SliceLost(f"the slice (pid {self.pid}) was lost"))
         except Exception as error:
             log.error("a message of the slice (pid %d) could not be handled", self.pid, exc_info=error)
-            self._end(SliceLost(f"a message of the slice (pid {self.pid}) could not be handled: {error!r}"))
+            self.give_up(SliceLost(f"a message of the slice (pid {self.pid}) could not be handled: {error!r}"))
 
     def _heard(self, message: protocol.Message) -> None:
         kind = message["type"]
@@ -339,11 +335,12 @@ class SliceHandle:
                 self._all_resumed.set()
         elif kind == "done":
             self._unclean = [TopicPartition(*one) for one in message["unclean"]]
-            self._end(None)
+            self.give_up(None)
         elif kind == "failed":
-            self._end(_FAULTS.get(message["fault"], SliceLost)(message["error"]))
+            self.give_up(_FAULTS.get(message["fault"], SliceLost)(message["error"]))
 
-    def _end(self, error: HeliographError | None) -> None:
+    def give_up(self, error: HeliographError | None) -> None:
+        """End the slice, with ``error`` unless it is done; whatever it still does is ignored."""
         if not self.ended.done():
             self.ended.set_result(error)
             if self._link is not None:

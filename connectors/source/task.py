@@ -158,8 +158,6 @@ class MirrorSourceTask:
     def _name(self) -> str:
         return f"{self._settings.flow} task {self._settings.slice.task}"
 
-    # -- copying ----------------------------------------------------------------------------------
-
     async def _copy_until_stopped(self) -> None:
         while not self._stopping.done():
             began_s = time.monotonic()
@@ -429,8 +427,6 @@ class MirrorSourceTask:
     def _sync(self, source: TopicPartition, runs: Iterable[Run]) -> None:
         if self._services.syncs is not None:
             self._services.syncs.acknowledged(source, runs)
-
-    # -- storing ----------------------------------------------------------------------------------
 
     async def _commit_forever(self) -> None:
         while True:

@@ -150,12 +150,8 @@ class ConfigSync:
                 changes += alterations(remote, configs, None, self._properties)
                 continue
             if unknown := unknown_keys(configs, has, self._properties):
-                log.warning(
-                    "%s: %s cannot get %s, which the target's brokers do not know",
-                    self._flow,
-                    remote,
-                    ", ".join(unknown),
-                )
+                keys = ", ".join(unknown)
+                log.warning("%s: %s cannot get %s, which the target's brokers do not know", self._flow, remote, keys)
             changes += alterations(remote, configs, has, self._properties)
         return changes
 
@@ -252,9 +248,8 @@ def _wrong_name(name: str) -> str | None:
 
 def absent(naming: Naming, topics: Sequence[TopicMetadata], target: Mapping[str, TopicMetadata]) -> list[TopicMetadata]:
     """Return those of ``topics`` that have a name and no remote topic."""
-    return [
-        topic for topic in topics if topic.name in naming.remote and not _exists(target.get(naming.remote[topic.name]))
-    ]
+    named = [topic for topic in topics if topic.name in naming.remote]
+    return [topic for topic in named if not _exists(target.get(naming.remote[topic.name]))]
 
 
 def creations(
@@ -266,17 +261,13 @@ def creations(
 ) -> list[CreateTopic]:
     """Return remote topics for ``new``, as Java creates them: same partition count, the source's own settings. Topics
     without ``configs`` are left out: created without them, a compacted topic would lose records."""
-    return [
-        CreateTopic(
-            naming.remote[topic.name],
-            topic.name,
-            len(topic.partitions),
-            replication_factor,
-            configs_of_new(configs[topic.name], properties),
-        )
-        for topic in new
-        if topic.name in configs
-    ]
+    found = []
+    for topic in new:
+        if topic.name in configs:
+            settings = configs_of_new(configs[topic.name], properties)
+            names = naming.remote[topic.name], topic.name
+            found.append(CreateTopic(*names, len(topic.partitions), replication_factor, settings))
+    return found
 
 
 def growths(

@@ -225,8 +225,6 @@ class LastRecords:
             return False
         return self._is_of_others(one.target.offset) or one.target.offset < self._plan.map_begin
 
-    # -- passes over the logs -----------------------------------------------------------------------------
-
     async def _lasts(
         self, keys: Collection[Key] | None, parts: list[tuple[int, int]] | None = None
     ) -> dict[Key, KeyLasts]:
@@ -319,8 +317,6 @@ class LastRecords:
                         seen.record = record
                         waiting.append(seen)
         return found
-
-    # -- names -------------------------------------------------------------------------------------------------
 
     async def _name(self, faults: dict[Key, KeyLasts], foreign: dict[Key, KeyLasts]) -> None:
         """Report the faults as what they are, and of what is ``foreign`` to the map what the source has too."""

@@ -200,8 +200,6 @@ class Verification:
             unread=(why,),
         )
 
-    # -- ranges -----------------------------------------------------------------------------------------
-
     async def _next(self) -> tuple[_Ranges, int, RangePlan] | None:
         """Return the next range, of the partitions in turn."""
         async with self._planning:
@@ -224,8 +222,6 @@ class Verification:
             one.next_added += 1
             one.scope.verified = one.scope.verified.with_range(result, wall_ms())
             self._unstored[one.scope.source] = one.scope.verified
-
-    # -- tasks ------------------------------------------------------------------------------------------
 
     async def _task(self) -> None:
         """Let a task of Spark verify ranges until none is left; start another if it is lost."""
@@ -317,8 +313,6 @@ class Verification:
         ways = self._settings.names.ways(plan.topic)
         places = plan.source, None, plan.target, None, plan.begin, -1, plan.target_begin
         return PartitionPlan(*places, next_sequence=0, pipelined=False, ways=ways).to_wire()
-
-    # -- state and progress -----------------------------------------------------------------------------
 
     def _spent_s(self) -> float:
         return 0.0 if self._began_s is None else time.monotonic() - self._began_s

@@ -326,12 +326,10 @@ async def _end_of_another_log(
 
 def refuse_truncated(entry: Entry, position: Position, end: int) -> None:
     """Stop an entry whose target's high watermark ``end`` is below its position; a scan finds those grown again."""
-    pair, target_end = entry.pair, position.target_end
-    if end < target_end:
-        why, next_source_offset = "its end is lower", position.next_source_offset
-        _stop(
-            entry, log_divergence.target_truncated(pair.target, target_end, end, pair.source, next_source_offset, why)
-        )
+    pair, before, copied_to = entry.pair, position.target_end, position.next_source_offset
+    if end < before:
+        why = "its end is lower"
+        _stop(entry, log_divergence.target_truncated(pair.target, before, end, pair.source, copied_to, why))
 
 
 def _stop(entry: Entry, verdict: log_divergence.Verdict) -> None:
@@ -340,7 +338,5 @@ def _stop(entry: Entry, verdict: log_divergence.Verdict) -> None:
 
 def _of_target(entry: Entry, start: Start) -> Position | None:
     """Return the stored position, if it belongs to the entry's target."""
-    position = start.position
-    if position is None or start.moved:
-        return None
-    return position if position.target == entry.pair.target else None
+    position = None if start.moved else start.position
+    return position if position is not None and position.target == entry.pair.target else None
