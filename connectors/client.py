@@ -85,9 +85,8 @@ class MirrorClient:
 
     async def upstream_clusters(self) -> set[str]:
         """Return clusters whose heartbeats arrive here, over any number of flows."""
-        return {
-            alias for topic in await self.heartbeat_topics() for alias in all_sources(self.replication_policy, topic)
-        }
+        topics = await self.heartbeat_topics()
+        return {alias for topic in topics for alias in all_sources(self.replication_policy, topic)}
 
     async def remote_topics(self, source_alias: str | None = None) -> set[str]:
         """Return topics that were mirrored to here; with ``source_alias`` only those of flows from there."""

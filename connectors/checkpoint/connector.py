@@ -70,7 +70,6 @@ class SharedMaps:
         return found.reader
 
     async def leave(self, reader: MapReader) -> None:
-        """Release a reader."""
         for one in [one for one in self._shared if one.reader is reader]:
             one.users -= 1
             if not one.users:

@@ -48,7 +48,6 @@ class OffsetSyncStore:
         self._is_read = True
 
     def take(self, sync: OffsetSync) -> None:
-        """Take the next sync of the topic."""
         source = TopicPartition(sync.topic, sync.partition)
         slots = self._slots.get(source)
         replaces_slots = self._only_last and not self._is_read

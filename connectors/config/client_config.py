@@ -171,9 +171,8 @@ def flow_clients(
 
     producer = record_producer(connector, worker)
     user_id = worker["client.id"].strip()
-    syncs_side: ClusterSide = (
-        "target" if connector.get("offset-syncs.topic.location", "").strip() == "target" else "source"
-    )
+    place = connector.get("offset-syncs.topic.location", "").strip()
+    syncs_side: ClusterSide = "target" if place == "target" else "source"
     return FlowClients(
         label=label,
         _consumer=inside("source", "consumer"),

@@ -150,7 +150,6 @@ class ServedLink:
         self._leases.call(self._stop_renewing)
 
     def send(self, message: Message) -> None:
-        """See :meth:`Link.send`."""
         self._leases.call(self._link.send, message)
 
     async def receive(self) -> Message:

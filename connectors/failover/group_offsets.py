@@ -231,16 +231,14 @@ class GroupsLook:
         found, _ = await self._reported(wanted, self._options.at_ms)
         ends, failed = await self._reported(wanted, LATEST)
         offsets = {one: found[one] if found[one] >= 0 else ends[one] for one in wanted if one in found and one in ends}
-        timed = [
-            replace(one, after=offsets[one.target], metadata="", how=How.TIME) for one in moves if one.target in offsets
-        ]
-        return timed, [
-            about(
-                one, GroupRule.UNREADABLE, f"could not be read: {failed.get(one.target, 'its leader does not answer')}"
-            )
-            for one in moves
-            if one.target not in offsets
-        ]
+        timed, untimed = list[GroupMove](), list[GroupFinding]()
+        for one in moves:
+            if one.target in offsets:
+                timed.append(replace(one, after=offsets[one.target], metadata="", how=How.TIME))
+            else:
+                why = failed.get(one.target, "its leader does not answer")
+                untimed.append(about(one, GroupRule.UNREADABLE, f"could not be read: {why}"))
+        return timed, untimed
 
     async def _unseen(
         self, moves: Sequence[GroupMove], present: Mapping[str, Mapping[Partition, Committed]], others: Collection[str]
@@ -265,9 +263,8 @@ class GroupsLook:
             if not some or not (of_group or is_by_time):
                 findings.append(GroupFinding(group, GroupRule.NO_CHECKPOINT, _NO_CHECKPOINT))
             elif is_by_time:
-                more += [
-                    move_of(group, one, _UNKNOWN, TargetOffset(*one, -1, How.TIME), present[group]) for one in missing
-                ]
+                offsets = [TargetOffset(*one, -1, How.TIME) for one in missing]
+                more += [move_of(group, (one.topic, one.partition), _UNKNOWN, one, present[group]) for one in offsets]
             else:
                 unknown[group] = [one for one in missing if one not in present[group]]
         # An empty partition needs no checkpoint.

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from connect.kafka.log.committed_offsets import Partition
 from connectors.failover.snapshot import DIFFERS, GroupFinding, GroupMove, GroupRule, Groups, How, SampleCheck, Snapshot
+
+if TYPE_CHECKING:
+    from connect.kafka.log.committed_offsets import Partition
 
 #: In a set of groups: every group.
 EVERY: Final = "*"
@@ -121,9 +123,8 @@ class Plan:
     @property
     def can_go(self) -> bool:
         """Whether a group is ready or already moved, and nothing prevents the failover."""
-        return not self.obstacles and any(
-            one.outcome in (GroupOutcome.READY, GroupOutcome.IN_PLACE) for one in self.groups
-        )
+        movable = (GroupOutcome.READY, GroupOutcome.IN_PLACE)
+        return not self.obstacles and any(one.outcome in movable for one in self.groups)
 
     def with_blocked(self, findings: Sequence[GroupFinding]) -> Plan:
         """Return the plan with more findings, which block their groups."""

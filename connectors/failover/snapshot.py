@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from connect.kafka.log.committed_offsets import Committed, Partition
-from connectors.flow_facts import VerifiedFacts
-from connectors.flow_progress import FlowLag
+if TYPE_CHECKING:
+    from connect.kafka.log.committed_offsets import Committed, Partition
+    from connectors.flow_facts import VerifiedFacts
+    from connectors.flow_progress import FlowLag
 
 #: Outcomes of a sample check.
 SAME: Final = "same"
@@ -18,8 +19,6 @@ NOT_COMPARED: Final = "not compared"
 
 
 class How(StrEnum):
-    """How a target offset was found."""
-
     EXACT = "exact"  # the offset map: the next record is the same one
     GAP = "gap"  # the map: not mirrored, so the next record after what was mirrored before
     END = "end of the copy"  # the map: not copied yet

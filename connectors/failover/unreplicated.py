@@ -69,7 +69,6 @@ class Mark(NamedTuple):
 
 
 def encode_mark(flow: str, source: TopicPartition, mark: Mark) -> tuple[bytes, bytes]:
-    """Return key and value."""
     content = {"format": _FORMAT, "source": source, **mark._asdict()}
     return encode_key(flow) + _APPENDED + text(str(source)), json.dumps(content).encode()
 
@@ -267,7 +266,6 @@ async def export(site: Site, found: Sequence[Unreplicated], directory: Path) -> 
 
 
 def as_json(record: Any) -> dict[str, Any]:
-    """Return a record of aiokafka as JSON."""
     return {
         "topic": record.topic,
         "partition": record.partition,

@@ -141,7 +141,6 @@ def unpack_gap(reader: Reader) -> Gap:
 
 
 def encode_gap(record: GapRecord) -> tuple[bytes, bytes]:
-    """Return the key and value of a gap's record."""
     key = front(KeyKind.GAP) + text(record.connector) + text(record.source_topic)
     key += _INT32.pack(record.source_partition) + _INT64.pack(record.found_ms)
     return key, bytes((VERSION,)) + pack_gap(record.gap) + text(record.target_topic)

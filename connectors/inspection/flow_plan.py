@@ -167,8 +167,6 @@ async def _add_access(found: _Findings, settings: MirrorSourceSettings, access: 
 
 
 class DriftKind(StrEnum):
-    """Kinds of differences."""
-
     #: The remote topic has more partitions than its source topic.
     EXTRA_PARTITIONS = "extra-partitions"
     REPLICATION_FACTOR = "replication-factor"

@@ -324,7 +324,6 @@ async def _begins(
 def _judged(
     topics: TopicPlan, known: Mapping[TopicPartition, Start], ends: Mapping[tuple[str, int], int]
 ) -> dict[TopicPartition, Entry]:
-    """Return a judged entry of each partition."""
     here = {topic.name: topic for topic in topics.topics}
     there = {name: topic for name, topic in topics.target.items() if topic.exists}
     found = {}

@@ -178,7 +178,6 @@ class MirrorConsumerSettings:
         return str(self.flow_name)
 
     def group_settings(self, client_id: str) -> GroupSettings:
-        """Return the settings of one member."""
         return replace(self.group, client_id=client_id)
 
 

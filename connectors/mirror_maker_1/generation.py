@@ -72,7 +72,6 @@ class Copying:
             task.stop()
 
     def view(self) -> list[PartitionView]:
-        """Return a view of every partition."""
         now_ms = wall_ms()
         return [one for task in self._tasks.values() for one in task.view(now_ms)]
 

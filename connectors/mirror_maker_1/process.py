@@ -333,7 +333,6 @@ class MirrorMaker1:
                 _raise_first(sources)
 
     def progress(self) -> list[FlowProgress]:
-        """Return a view of every source."""
         return [
             FlowProgress(flow, "running", 0, Tally.of([one for stream in streams for one in stream.view()]))
             for flow, streams in self._streams.items()

@@ -153,9 +153,8 @@ class LagWatch:
             interval_s = watched.settings.lag_interval_ms / 1000 or float("inf")
             if here.is_stopped and not watched.is_stopped:
                 before = self._host.seen.get(name)  # kept until the next poll, which waits for the source's answer
-                self._host.seen[name] = _of_stopped(
-                    watched.settings.flow_name, {} if before is None else before.lags, {}
-                )
+                lags = {} if before is None else before.lags
+                self._host.seen[name] = _of_stopped(watched.settings.flow_name, lags, {})
                 watched.stored_s = float("-inf")
             watched.is_stopped = here.is_stopped
             if watched.starts != (starts := self._host.starts[name]):

@@ -30,8 +30,6 @@ _MOST_WAITING: Final = 64
 
 
 class Offsets(NamedTuple):
-    """Two offsets of one record."""
-
     upstream: int
     downstream: int
 
@@ -350,9 +348,8 @@ def syncs_topic(settings: MirrorSourceSettings, clients: FlowClients) -> OffsetS
     syncs = settings.offset_syncs
     if syncs is None:
         return None
-    return OffsetSyncsTopic(
-        syncs, clients.open_admin(clients.offset_syncs_admin(), _place(settings, syncs)), settings.flow
-    )
+    admin = clients.open_admin(clients.offset_syncs_admin(), _place(settings, syncs))
+    return OffsetSyncsTopic(syncs, admin, settings.flow)
 
 
 @asynccontextmanager

@@ -102,14 +102,11 @@ class MirrorSource(MirrorConnector):
         if not settings.enabled:
             return
         parts = await self._closing.enter_async_context(_parts(self._host, settings, clients))
-        clusters = parts.clusters
-        syncs = syncs_topic(settings, clients)
+        syncs, access = syncs_topic(settings, clients), access_of(settings, parts)
         if syncs is not None:
             self._closing.push_async_callback(syncs.close)
-        access = access_of(settings, parts)
-        self._inner = MirrorSourceConnector(
-            settings, props, clusters.source, clusters.target, parts.admin, access, syncs
-        )
+        source, target = parts.clusters.source, parts.clusters.target
+        self._inner = MirrorSourceConnector(settings, props, source, target, parts.admin, access, syncs)
         self._closing.push_async_callback(self._inner.stop)
         scope = await self._closing.enter_async_context(Scope(f"{settings.flow}: connector"))
         looking = scope.spawn(self._look(settings, parts), f"first look of {settings.flow}")
@@ -183,9 +180,8 @@ class MirrorSource(MirrorConnector):
         def waiting(error: RetriableError) -> None:
             log.warning("%s: %s; retrying", settings.flow, error)
 
-        await asyncio.gather(
-            parts.clusters.source.wait_reachable(waiting), parts.clusters.target.wait_reachable(waiting)
-        )
+        source, target = parts.clusters.source, parts.clusters.target
+        await asyncio.gather(source.wait_reachable(waiting), target.wait_reachable(waiting))
         while True:
             try:
                 await self._inner.start(self.context)
@@ -328,9 +324,7 @@ def access_of(settings: MirrorSourceSettings, parts: FlowParts) -> AccessSync | 
     """Return the sync of ACLs, if the flow has one."""
     if settings.access.interval_s is None:
         return None
-    names = Names(
-        settings.names, settings.should_mirror, settings.access.takes_group, target_alias=settings.target_alias
-    )
+    names = Names(settings.names, settings.should_mirror, settings.access.takes_group, settings.target_alias)
     records = Records(ACLS, parts.store, parts.admin, record_settings(settings))
     # The reverse flow keeps its records on our source cluster, under its source alias.
     flow = AccessFlow(settings.flow, names, f"mm2-offset-map.{settings.target_alias}.internal")

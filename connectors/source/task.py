@@ -84,7 +84,6 @@ class MirrorSourceTask:
         return self._settings.flow
 
     def target_topic(self, source: TopicPartition) -> str:
-        """Return the topic that a source partition is copied to."""
         entry = self.ledger.entries.get(source)
         return entry.pair.target.topic if entry else self._settings.remote_topic(source.topic)
 
@@ -441,7 +440,6 @@ class MirrorSourceTask:
                     log.warning("%s: positions could not be stored: %s; %sretrying", self._name, error, waits)
 
     async def _commit(self) -> None:
-        """Store everything."""
         await self._commit_of(self.ledger)
 
     async def _commit_rest(self) -> None:

@@ -241,7 +241,6 @@ class MirrorHost:
         return self._histories.setdefault(name, FlowHistory())
 
     def sample(self, name: str) -> None:
-        """Add a sample to the history of the connector ``name``."""
         seen, is_known = self.seen.get(name), self.contact(name).knows_lag
         lag = seen.whole() if seen is not None and is_known else None
         self.history_of(name).observe(wall_ms(), self.copied(name), lag)

@@ -65,7 +65,6 @@ class Node:
         return self.lines.get(path, 1)
 
     def error(self, message: str) -> ConfigError:
-        """Return an error with the field and its line."""
         return ConfigError(message, self.path or None, self.file, self.line)
 
     def __contains__(self, name: str) -> bool:

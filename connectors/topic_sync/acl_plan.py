@@ -278,7 +278,6 @@ def _prefix(rule: AclBinding) -> str | None:
 
 
 def _literal(rule: AclBinding, topic: str) -> AclBinding:
-    """Return ``rule`` for one topic."""
     return replace(rule, resource_name=topic, pattern_type="LITERAL")
 
 

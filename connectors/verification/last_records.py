@@ -460,11 +460,8 @@ def _is_in(ranges: Iterable[tuple[int, int]], offset: int) -> bool:
 
 
 def _place(fault: _Fault) -> tuple[int, int]:
-    one = fault[1]
-    return (
-        one.source.offset if one.source is not None else _NEVER,
-        one.target.offset if one.target is not None else -1,
-    )
+    source, target = fault[1].source, fault[1].target
+    return _NEVER if source is None else source.offset, -1 if target is None else target.offset
 
 
 def _out_of_order(places: Sequence[tuple[int, int, Any]]) -> list[tuple[int, int, Any]]:

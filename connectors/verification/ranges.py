@@ -110,8 +110,7 @@ class Findings:
         self.count(undecided is None, undecided is not None)
         named = self._result.differences if undecided is None else self._result.undecided
         if len(named) < NAMED_DIFFERENCES:
-            plan = self._plan
-            named.append(Difference(kind, plan.topic, plan.partition, source, target, what, fields, undecided))
+            named.append(Difference(kind, *self._plan.source, source, target, what, fields, undecided))
 
     def count(self, differences: int, undecided: int) -> None:
         """Count records that are not named."""
@@ -120,10 +119,8 @@ class Findings:
 
     def explain(self, side: str, first: int, last: int, reason: RangeReason, records: int = -1) -> None:
         if first <= last:
-            plan = self._plan
-            self._result.explained.append(
-                ExplainedRange(plan.topic, plan.partition, first, last, reason, side, records)
-            )
+            one = ExplainedRange(*self._plan.source, first, last, reason, side, records)
+            self._result.explained.append(one)
 
 
 def of_others(plan: RangePlan) -> Callable[[int], bool]:

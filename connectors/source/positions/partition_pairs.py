@@ -163,7 +163,6 @@ class Entry:
 
     @property
     def is_copied(self) -> bool:
-        """Whether a slice copies it."""
         return self.state == types.RUNNING
 
     @property
