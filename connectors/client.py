@@ -14,7 +14,6 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
 from connect.api.policy import ReplicationPolicy
@@ -59,9 +58,7 @@ class MirrorClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -271,13 +271,10 @@ def verified_text(facts: VerifiedFacts, at_ms: int) -> str:
         found += f", {facts.undecided:,} undecided"
     if facts.unread:
         found += f" in what could be compared, {counted(facts.unread, 'partition')} could not"
-    return f"{when}: {found}, {counted(facts.records, 'record')} compared.{_recreated(facts)}{_new(facts)}"
-
-
-def _recreated(facts: VerifiedFacts) -> str:
-    if not (topics := facts.recreated):
-        return ""
-    return f" Recreated since at the source or the target, so not verified: {named(topics)}."
+    recreated = ""
+    if topics := facts.recreated:
+        recreated = f" Recreated since at the source or the target, so not verified: {named(topics)}."
+    return f"{when}: {found}, {counted(facts.records, 'record')} compared.{recreated}{_new(facts)}"
 
 
 def _new(facts: VerifiedFacts) -> str:

@@ -254,11 +254,8 @@ class GroupLook:
         try:
             await read_if_exists(self._target, topic, self._take, read_committed=True, only_last=True)
         except HeliographError as error:
-            log.warning(
-                "%s: earlier checkpoints cannot be read, so only the newest offset sync is used: %s",
-                self._settings.flow,
-                error,
-            )
+            said = "%s: earlier checkpoints cannot be read, so only the newest offset sync is used: %s"
+            log.warning(said, self._settings.flow, error)
             self.checkpoints.forget()
             return False
         return True
@@ -363,8 +360,7 @@ class LiveOffsets:
 
     def _due(self, group: str, stored: Mapping[str, Live]) -> Live | None:
         """Return what may be stored now for a group; None if nothing."""
-        wanted = self._wanted[group]
+        wanted, known = self._wanted[group], stored.get(group)
         if not self._unwritten.get(group):
             return wanted
-        known = stored.get(group)
         return None if known is None else {place: one for place, one in known.items() if place in wanted}

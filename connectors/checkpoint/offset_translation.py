@@ -160,9 +160,8 @@ class Beginnings:
     async def follow(self, pairs: Collection[MapPair]) -> None:
         """Read the start offsets. Raises RetriableError if the cluster does not answer; a partition without a leader
         keeps its earlier one."""
-        places = {pair: (pair.target_topic, pair.target_partition) for pair in pairs}
-        found, missing = await known_offsets(self._target, set(places.values()), EARLIEST)
-        starts = {pair: found.get(place, self._starts.get(pair)) for pair, place in places.items()}
+        found, missing = await known_offsets(self._target, {pair.target for pair in pairs}, EARLIEST)
+        starts = {pair: found.get(pair.target, self._starts.get(pair)) for pair in pairs}
         self._starts = {pair: start for pair, start in starts.items() if start is not None}
         for why in missing.values():
             log.debug("cluster %s: %s", self._target.name, why)
@@ -185,8 +184,7 @@ class Beginnings:
         known = self._bare.get(pair)
         if known is None or known[0] != offset:
             # Later records go to the end, so this holds permanently.
-            place = (pair.target_topic, pair.target_partition)
-            is_bare = not await has_records(self._target, place, start, offset, is_decided=True)
+            is_bare = not await has_records(self._target, pair.target, start, offset, is_decided=True)
             known = self._bare[pair] = (offset, is_bare)
         return known[1]
 
@@ -317,12 +315,11 @@ class Translator:
 
     def _is_current(self, pair: MapPair) -> bool:
         """Whether its topics are those that exist now; without ids this is assumed."""
-        ids = (
-            (pair.source_topic_id, self._source_ids.get(pair.source_topic)),
-            (pair.target_topic_id, self._target_ids.get(pair.target_topic)),
-        )
-        there = pair.source_topic in self._source_ids and pair.target_topic in self._target_ids
-        return there and all(one is None or now is None or one == now for one, now in ids)
+        here, there = (pair.source_topic_id, pair.source_topic), (pair.target_topic_id, pair.target_topic)
+        for (before, topic), ids in ((here, self._source_ids), (there, self._target_ids)):
+            if topic not in ids or (None not in (before, ids[topic]) and before != ids[topic]):
+                return False
+        return True
 
     def _by_syncs(self, source: TopicPartition, offset: int) -> TranslatedOffset | None:
         if not self._has_syncs:

@@ -111,7 +111,9 @@ class ExactlyOnceTask(MirrorSourceTask):
                 if message["type"] == "enlist":
                     await self._enlist(handle, {TopicPartition(*one) for one in message["partitions"]})
                 else:
-                    await self._end_transaction(message)
+                    async for partition in in_turns(message["partitions"]):
+                        self._progressed(PartitionProgress.from_wire(partition))
+                    await self._store_all()
                     identity = ProducerIdAndEpoch(*self._transactions.identity)
                     handle.begin(identity, restarts=self._transactions.restarts)
                 self._reported.task_done()
@@ -137,11 +139,6 @@ class ExactlyOnceTask(MirrorSourceTask):
                 wanted -= ours
                 refused |= ours
         handle.enlisted(wanted, refused)
-
-    async def _end_transaction(self, drained: Message) -> None:
-        async for partition in in_turns(drained["partitions"]):
-            self._progressed(PartitionProgress.from_wire(partition))
-        await self._store_all()
 
     async def _store_all(self) -> None:
         """Commit the open transaction with all reported progress; do nothing if there is none."""

@@ -235,16 +235,13 @@ class LagWatch:
     def _starting(self, name: str, tasks: Sequence[TaskReport]) -> set[int]:
         """Return the tasks that are reading their stored positions and will report them soon, so that the watch does
         not read them too; none once that takes long."""
-        starting = {task.task for task in tasks if task.state in _TO_RUN and self._is_silent(name, task.task)}
+        here = {index for (of, index), task in self._host.running.items() if of == name and task.state != STARTING}
+        starting = {task.task for task in tasks if task.state in _TO_RUN} - here
         if not starting:
             self._starting_s.pop(name, None)
             return starting
         since_s = self._starting_s.setdefault(name, time.monotonic())
         return starting if time.monotonic() - since_s < _STORED_S else set()
-
-    def _is_silent(self, name: str, index: int) -> bool:
-        task = self._host.running.get((name, index))
-        return task is None or task.state == STARTING
 
     async def _stored(self, watched: _Watched, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         now_s = time.monotonic()

@@ -118,19 +118,15 @@ def _lines(result: report.VerificationResult, sha256: str) -> Iterator[str]:
     yield from _folded(report.headline(result))
     for sentence in report.limits(result):
         yield from _folded(sentence, "  ")
-    yield from _difference_lines(result)
+    if named := report.differences(result):
+        yield from ("", "Differences")
+        yield from _record_lines(named, result.differences_total)
     yield from _undecided_lines(result)
     yield from _explained_lines(result)
     yield from _topic_lines(result)
     yield ""
     yield f"Read {report.speed(result)}, from {in_utc(result.began_ms)}"
     yield f"SHA-256 {sha256}"
-
-
-def _difference_lines(result: report.VerificationResult) -> Iterator[str]:
-    if named := report.differences(result):
-        yield from ("", "Differences")
-        yield from _record_lines(named, result.differences_total)
 
 
 def _undecided_lines(result: report.VerificationResult) -> Iterator[str]:

@@ -245,7 +245,10 @@ class Verification:
 
     async def _verify(self, link: ServedLink, one: _Ranges, number: int, plan: RangePlan) -> None:
         plan = replace(plan, held_bytes=self._options.memory_bytes // _HELD_SHARE)
-        link.send({"type": "range", "plan": plan.to_wire(), "partition": self._known_to_transforms(plan)})
+        ways = self._settings.names.ways(plan.topic)
+        places = plan.source, None, plan.target, None, plan.begin, -1, plan.target_begin
+        partition = PartitionPlan(*places, next_sequence=0, pipelined=False, ways=ways)  # for the transforms
+        link.send({"type": "range", "plan": plan.to_wire(), "partition": partition.to_wire()})
         while (message := await link.receive())["type"] not in ("result", "failed"):
             if message["type"] == "progress":
                 self._in_work[id(link)] = message["bytes"]
@@ -308,11 +311,6 @@ class Verification:
             "bytes_s": options.bytes_s / max(options.tasks, 1),
             "chain": self._chain.to_wire() if self._chain is not None else None,
         }
-
-    def _known_to_transforms(self, plan: RangePlan) -> dict[str, Any]:
-        ways = self._settings.names.ways(plan.topic)
-        places = plan.source, None, plan.target, None, plan.begin, -1, plan.target_begin
-        return PartitionPlan(*places, next_sequence=0, pipelined=False, ways=ways).to_wire()
 
     def _spent_s(self) -> float:
         return 0.0 if self._began_s is None else time.monotonic() - self._began_s

@@ -189,7 +189,10 @@ class MirrorPositionStore:
             pair = self._put_into_maps(commit, maps)
             if commit.scope < stored_positions.CommitScope.ALL:
                 incomplete.add(pair)
-            (full if self._is_full(commit) else following).append(commit.position)
+            known = self._full.get(commit.position.source)
+            is_small = commit.scope <= stored_positions.CommitScope.PROGRESS
+            can_be_small = is_small and known is not None and can_follow(commit.position, known)
+            (following if can_be_small else full).append(commit.position)
         complete = maps.keys() - incomplete
         records: list[OutRecord] = []
         async for pair, writer in in_turns(maps.items()):
@@ -355,11 +358,6 @@ class MirrorPositionStore:
         # Tombstones if nothing was copied yet, because Java has no offset -1; without one in the worker's topic, reads
         # would return an older offset from there.
         return [OutRecord(topic, key, None) for topic in self._read_topics]
-
-    def _is_full(self, commit: stored_positions.Commit) -> bool:
-        position = commit.position
-        full = self._full.get(position.source)
-        return commit.scope > stored_positions.CommitScope.PROGRESS or full is None or not can_follow(position, full)
 
     def _left_pair(self, pair: MapPair) -> MapPair | None:
         """Return the pair that a source partition was copied to until now, if it is another one, whose map stays."""
