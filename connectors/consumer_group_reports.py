@@ -306,9 +306,8 @@ def _cut(document: dict[str, Any], top: int) -> dict[str, Any]:
     return {key: value[:top] if isinstance(value, list) else value for key, value in document.items()}
 
 
-def checklist(look: MoveLook, now_ms: int, rest: str = _REST) -> list[MoveStep]:
-    """Return the steps of docs/runbooks/planned-failover.md, each with its state now. Commands use the URL
-    ``rest``."""
+def checklist(look: MoveLook, now_ms: int, rest: str) -> list[MoveStep]:
+    """Return the steps of docs/runbooks/planned-failover.md, each with its state now; commands use URL ``rest``."""
     to = f"--to {shlex.quote(look.target)}"
     groups = "".join(f" --group {shlex.quote(group_argument(one))}" for one in look.groups)
     failover = f"heliograph failover {_FILE} {to}{groups}"

@@ -22,7 +22,7 @@ from connect.kafka.log.topic_admin import known_topic
 from connectors.config.connector_configs import CheckpointSettings
 from connectors.formats.mirror_records import OffsetSync
 from connectors.formats.position import Position
-from connectors.formats.types import TopicPartition
+from connectors.formats.types import TopicPartition, is_recreated
 from connectors.offset_map.reader import MapReader
 from connectors.offset_map.runs_and_chunks import MapPair, OffsetLocation
 
@@ -317,7 +317,7 @@ class Translator:
         """Whether its topics are those that exist now; without ids this is assumed."""
         here, there = (pair.source_topic_id, pair.source_topic), (pair.target_topic_id, pair.target_topic)
         for (before, topic), ids in ((here, self._source_ids), (there, self._target_ids)):
-            if topic not in ids or (None not in (before, ids[topic]) and before != ids[topic]):
+            if topic not in ids or is_recreated(ids[topic], before):
                 return False
         return True
 

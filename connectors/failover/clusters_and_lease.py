@@ -409,6 +409,6 @@ def _user() -> str:
         return "unknown"  # the user has no entry on this machine
 
 
-def returns(flow: MirrorSourceSettings, back: MirrorSourceSettings, source_topic: str, target_topic: str) -> bool:
+def returns(back: MirrorSourceSettings, source_topic: str, target_topic: str) -> bool:
     """Whether the reverse flow would copy ``target_topic`` into ``source_topic``, which it was copied from."""
     return back.should_mirror(target_topic) and back.remote_topic(target_topic) == source_topic

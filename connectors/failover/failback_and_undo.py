@@ -141,7 +141,7 @@ class Failback:
         """Whether anything would be copied back to where it came from."""
         there = self._there
         positions = await read_positions(there.target, there.flow.map_topic, there.flow.name)
-        if any(returns(there.flow, there.back, one.topic, each.target_topic) for one, each in positions.items()):
+        if any(returns(there.back, one.topic, each.target_topic) for one, each in positions.items()):
             return True
         return bool(await reverse_flow.comes_back(there, positions))
 

@@ -24,7 +24,7 @@ from connectors.failover.offset_lookup import LEADER_S, TargetOffsets, about, re
 from connectors.failover.plan import FailoverOptions
 from connectors.failover.snapshot import GroupFinding, GroupMove, GroupRule, Groups, How, TargetOffset, move_of
 from connectors.formats.mirror_records import Checkpoint
-from connectors.formats.types import TopicPartition
+from connectors.formats.types import TopicPartition, is_recreated
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Partition)
@@ -334,7 +334,7 @@ def why_not_live(one: Checkpoint, live: Live | None, topic_id: UUID | None) -> s
             f"its checkpoint of {one.topic}-{one.partition} is stale: when the group was last seen it "
             "had no offset there, because the offset or the topic was deleted"
         )
-    if None not in (live[copy], topic_id) and live[copy] != topic_id:
+    if is_recreated(live[copy], topic_id):
         return f"its checkpoint of {one.topic}-{one.partition} is stale: the topic has been recreated since"
     return ""
 

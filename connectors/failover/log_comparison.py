@@ -29,7 +29,7 @@ from connect.kafka.log.topic_admin import perhaps_compacted
 from connectors.failover.clusters_and_lease import Site
 from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, How, SampleCheck
 from connectors.formats.position import Position
-from connectors.formats.types import TopicPartition
+from connectors.formats.types import TopicPartition, is_recreated
 from connectors.offset_map.reader import MapReader
 from connectors.verification.alignment import abbreviate
 from connectors.verification.report import VerificationResult, headline
@@ -63,7 +63,7 @@ async def unreplicated_ranges(
     of an earlier topic, with another id than ``topic_id``, do not count."""
     copied: list[Range] = []
     for pair in copies.pairs_to(log):
-        if None not in (topic_id, pair.target_topic_id) and topic_id != pair.target_topic_id:
+        if is_recreated(topic_id, pair.target_topic_id):
             continue
         for chunk in copies.chunks(pair):
             copied += [
@@ -116,7 +116,7 @@ def became(position: Position, topic_id: UUID | None, begin: int, end: int, epoc
 
     ``epoch_end`` is where the leader epoch of the last batch copied ends now; -1 if unknown.
     """
-    if None not in (topic_id, position.source_topic_id) and topic_id != position.source_topic_id:
+    if is_recreated(topic_id, position.source_topic_id):
         return Log(Fate.RECREATED, topic_id, begin, end)
     copied = position.next_source_offset
     same_to = min(copied, end, epoch_end if epoch_end >= 0 else copied)

@@ -347,7 +347,7 @@ def _writer(site: Site, batch_bytes: int) -> TransactionalWriter:
 def objection(site: Site, one: Unreplicated, compacted_topics: Collection[str]) -> str:
     """Why these are not appended; empty if they may be."""
     target = site.flow.target_alias
-    if not returns(site.flow, site.back, one.source.topic, one.target.topic):
+    if not returns(site.back, one.source.topic, one.target.topic):
         return (
             f"{site.flow.flow} copies {one.source.topic} into {one.target.topic}, where nothing else is written. Start "
             "it, and it copies these records"

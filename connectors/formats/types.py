@@ -68,6 +68,11 @@ class FlowName(NamedTuple):
         return f"{self.source}->{self.target}"
 
 
+def is_recreated(topic_id: UUID | None, earlier: UUID | None) -> bool:
+    """Whether a topic is not the ``earlier`` one of its name; False if an id is unknown (before Kafka 2.8)."""
+    return None not in (topic_id, earlier) and topic_id != earlier
+
+
 #: A broker's default ``max.message.bytes``.
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1048588
 #: Size of the largest merged batch.

@@ -25,7 +25,7 @@ from connectors.dataplane.batches import error_codes, fetched_batches
 from connectors.dataplane.log_divergence import facts
 from connectors.flow_progress import PartitionView, is_stopped
 from connectors.formats.gap import GapKind
-from connectors.formats.types import QUARANTINED, RUNNING, STOPPED, ProducerIdAndEpoch, TopicPartition
+from connectors.formats.types import QUARANTINED, RUNNING, STOPPED, ProducerIdAndEpoch, TopicPartition, is_recreated
 from connectors.mirror_maker_1.consumer_group import GroupOffsets, encode_by_key, topic_id_of
 from connectors.mirror_maker_1.process_context import ProcessContext
 from connectors.mirror_maker_1.topics import shown
@@ -130,7 +130,7 @@ def first_offset(
 
     ``start`` and ``end`` are those of the source's log, ``topic_id_then`` is the topic's when the offset was stored.
     """
-    if topic_id_then is not None and topic_id is not None and topic_id_then != topic_id:
+    if is_recreated(topic_id, topic_id_then):
         ids = f"topic id {topic_id}, previously {topic_id_then}"
         return start, f"its topic was recreated ({ids}): copied from the beginning"
     if stored < start:

@@ -345,8 +345,10 @@ class MirrorMaker1:
         clusters = await self._clusters(source, closing)
         if clusters is None:
             return
+        shared = self._instance, self._engine, links, self._leases, clusters, admin
         streams = self._streams[source.flow_name] = [
-            self._stream(source, clusters, number, links, admin) for number in range(self._settings.options.streams)
+            Stream(ProcessContext(self._settings, source, number, *shared))
+            for number in range(self._settings.options.streams)
         ]
         async with Scope(source.flow) as scope:
             running = [scope.spawn(stream.run(), f"{source.flow} stream {at}") for at, stream in enumerate(streams)]
@@ -368,15 +370,6 @@ class MirrorMaker1:
             if not await reached(cluster, self._over):
                 return None
         return Clusters(here, there, missing_rights=MissingRights(source.flow, f"{source.group.group_id}-"))
-
-    def _stream(
-        self, source: MirrorConsumerSettings, clusters: Clusters, number: int, links: LinkServer, admin: Admin
-    ) -> Stream:
-        return Stream(
-            ProcessContext(
-                self._settings, source, number, self._instance, self._engine, links, self._leases, clusters, admin
-            )
-        )
 
 
 def _raise_first(ended: Iterable[asyncio.Task[None]]) -> None:

@@ -248,9 +248,8 @@ class LogFeed:
         try:
             decoded = list(records.decode(batch, batch[16]))
         except Exception as error:  # no codec decodes it, but its checksum is right, so it is copied unchanged
-            raise PermanentError(
-                f"{self._where}: a batch cannot be decoded: {type(error).__name__}: {error}"
-            ) from error
+            why = f"{type(error).__name__}: {error}"
+            raise PermanentError(f"{self._where}: a batch cannot be decoded: {why}") from error
         return [
             Item(one.offset, digest(one.key, one.value, one.headers, _NO_TIME if ignores_time else one.timestamp_ms))
             for one in decoded

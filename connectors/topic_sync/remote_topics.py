@@ -42,13 +42,7 @@ def _mirrored(key: str, config: TopicConfig, properties: ConfigPropertyFilter) -
 
 def configs_of_new(source: TopicConfigs, properties: ConfigPropertyFilter) -> dict[str, str]:
     """Return the settings for a new remote topic: no defaults of the source, unless configured."""
-    return {
-        key: config.value
-        for key, config in sorted(source.items())
-        if config.value is not None
-        and _mirrored(key, config, properties)
-        and (config.source is not ConfigSource.DEFAULT or properties.should_replicate_source_default(key))
-    }
+    return {key: value for key, value in wanted_configs(source, properties).items() if value is not None}
 
 
 def wanted_configs(source: TopicConfigs, properties: ConfigPropertyFilter) -> dict[str, str | None]:

@@ -21,7 +21,7 @@ from connect.kafka.log.topic_admin import Admin, known_topic, topic_values
 from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.formats.gap import GapRecord, decode_gap
 from connectors.formats.position import KeyKind, decode_kind
-from connectors.formats.types import TopicPartition
+from connectors.formats.types import TopicPartition, is_recreated
 from connectors.internal_topics import read_copied
 from connectors.offset_map.reader import ChunkRewritten, MapReader
 from connectors.offset_map.runs_and_chunks import MapPair
@@ -295,7 +295,7 @@ def _copied_before(
             (clusters.source, source, pair.source_topic_id),
             (clusters.target, target, pair.target_topic_id),
         ):
-            if None not in (before, topic.topic_id) and before != topic.topic_id:
+            if is_recreated(topic.topic_id, before):
                 return f"cluster {cluster.name}: {topic.name}"
     return None
 

@@ -220,7 +220,7 @@ async def refuse_deleted_topics(
 def refuse_topic(side: str, entry: Entry, start: Start, topic: TopicMetadata | None) -> None:
     """Stop an entry whose topic on this ``side`` was deleted, or is not the topic of its position. An entry without a
     position loses nothing, and waits for its topic."""
-    position = None if start.moved else start.position
+    position = start.unmoved_position
     if position is not None and (verdict := judge(side, entry, position, topic)) is not None:
         entry.position = entry.position or position  # to recognise its topic when it is back
         _stop(entry, verdict)
@@ -338,5 +338,5 @@ def _stop(entry: Entry, verdict: log_divergence.Verdict) -> None:
 
 def _of_target(entry: Entry, start: Start) -> Position | None:
     """Return the stored position, if it belongs to the entry's target."""
-    position = None if start.moved else start.position
+    position = start.unmoved_position
     return position if position is not None and position.target == entry.pair.target else None
