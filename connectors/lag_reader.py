@@ -283,16 +283,12 @@ async def lag_reader(settings: MirrorSourceSettings, clients: FlowClients) -> As
 async def _sizes(source: Cluster, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
     """Return the bytes of each partition's log at its leader, if the broker shows them."""
     metadata = await source.metadata({topic for topic, _ in partitions})
-    leaders: dict[int, set[TopicPartition]] = {}
-    for one in partitions:
-        leader = metadata.leader(*one)
-        if leader is not None:
-            leaders.setdefault(leader, set()).add(one)
+    leaders: dict[int, dict[str, list[int]]] = {}
+    for topic, index in dict.fromkeys(partitions):
+        if (leader := metadata.leader(topic, index)) is not None:
+            leaders.setdefault(leader, {}).setdefault(topic, []).append(index)
     found: dict[TopicPartition, int] = {}
-    for leader, led in leaders.items():
-        topics: dict[str, list[int]] = {}
-        for topic, index in led:
-            topics.setdefault(topic, []).append(index)
+    for leader, topics in leaders.items():
         rows = [DescribeLogDirsRequest.DescribableLogDirTopic(topic=name, partitions=of) for name, of in topics.items()]
         try:
             answer = await (await source.connection(leader)).call(DescribeLogDirsRequest(topics=rows))

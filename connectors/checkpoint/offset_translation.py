@@ -305,7 +305,7 @@ class Translator:
         if by_syncs is None or by_syncs.target != pair.target:
             # The copy has begun again elsewhere, and syncs do not name their remote topic.
             return None
-            # Syncs may be of an earlier topic of the same name: never go past the beginning of the map.
+        # Syncs may be of an earlier topic of the same name: never go past the beginning of the map.
         return self._readable(pair, min(by_syncs.offset, begin), by_map=False)
 
     def _readable(self, pair: MapPair, offset: int, *, by_map: bool = True) -> TranslatedOffset | None:

@@ -289,9 +289,7 @@ async def _refuse_grown_targets(
                 entry, position = left.popleft()
                 end = await _end_of_another_log(target, metadata, entry.pair.target, position)
                 if end is not None:
-                    pair, before, why = entry.pair, position.target_end, "the record before that end is another one"
-                    copied_to = position.next_source_offset
-                    _stop(entry, log_divergence.target_truncated(pair.target, before, end, pair.source, copied_to, why))
+                    _stop_truncated(entry, position, end, "the record before that end is another one")
         except BaseException:
             left.clear()
             raise
@@ -326,10 +324,13 @@ async def _end_of_another_log(
 
 def refuse_truncated(entry: Entry, position: Position, end: int) -> None:
     """Stop an entry whose target's high watermark ``end`` is below its position; a scan finds those grown again."""
+    if end < position.target_end:
+        _stop_truncated(entry, position, end, "its end is lower")
+
+
+def _stop_truncated(entry: Entry, position: Position, end: int, why: str) -> None:
     pair, before, copied_to = entry.pair, position.target_end, position.next_source_offset
-    if end < before:
-        why = "its end is lower"
-        _stop(entry, log_divergence.target_truncated(pair.target, before, end, pair.source, copied_to, why))
+    _stop(entry, log_divergence.target_truncated(pair.target, before, end, pair.source, copied_to, why))
 
 
 def _stop(entry: Entry, verdict: log_divergence.Verdict) -> None:
