@@ -121,16 +121,12 @@ class MirrorHeartbeatTask(SourceTask):
         self._name = Task("", "", "")
         self._interval_s = 0
         self._topic = ""
-        self._source_alias = ""
-        self._target_alias = ""
 
     async def start(self, props: Props) -> None:
         values = HEARTBEAT.parse(props)
         self._interval_s = interval_s(values, "emit.heartbeats") or 0
         self._topic = make_policy(props).heartbeats_topic()
-        self._source_alias = values.string("source.cluster.alias")
-        self._target_alias = values.string("target.cluster.alias")
-        self._name = Task(self._source_alias, self._target_alias, "0")
+        self._name = Task(values.string("source.cluster.alias"), values.string("target.cluster.alias"), "0")
         self._latencies.done_ms = wall_ms()
         self._written.heartbeats[self._name] = self._latencies
 
@@ -146,10 +142,9 @@ class MirrorHeartbeatTask(SourceTask):
 
     async def poll(self) -> Sequence[SourceRecord]:
         await asyncio.sleep(self._interval_s)
-        now_ms = wall_ms()
-        heartbeat = Heartbeat(self._source_alias, self._target_alias, now_ms)
-        place = {_SOURCE: self._source_alias, _TARGET: self._target_alias}
-        return [mirror_record(place, self._topic, heartbeat, now_ms)]
+        now_ms, (source, target, _) = wall_ms(), self._name
+        heartbeat = Heartbeat(source, target, now_ms)
+        return [mirror_record({_SOURCE: source, _TARGET: target}, self._topic, heartbeat, now_ms)]
 
 
 class Age(NamedTuple):

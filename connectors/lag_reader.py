@@ -164,11 +164,8 @@ class LagReader:
         return stored | await first_offsets(source, fresh, begin_of(settings))
 
     async def look(self, last: FlowLag = NOTHING) -> FlowLag:
-        """Read as :meth:`all`; if a cluster does not answer, return what is still known of ``last``.
-
-        Raises:
-            HeliographError: A permanent error, such as a missing right.
-        """
+        """Read as :meth:`all`; if a cluster does not answer, return what is still known of ``last``. Raises permanent
+        errors, such as a missing right."""
         before = self.contact
         sides = await asyncio.gather(asked(self.source, before.source), asked(self.store, before.target))
         self.contact = Contact(*sides)
@@ -303,11 +300,8 @@ async def _sizes(source: Cluster, partitions: Collection[TopicPartition]) -> dic
 
 
 async def last_checkpoint_ms(settings: MirrorSourceSettings, target: Cluster) -> int:
-    """Return when a checkpoint of the flow was last written, in milliseconds since 1970; -1 if none was.
-
-    Raises:
-        RetriableError: The target does not answer.
-    """
+    """Return when a checkpoint of the flow was last written, in milliseconds since 1970; -1 if none was. Raises
+    RetriableError if the target does not answer."""
     topic = settings.policy.checkpoints_topic(settings.source_alias)
     found = (await target.metadata({topic})).topics.get(topic)
     if found is None or not found.partitions:

@@ -224,11 +224,8 @@ class GroupLook:
 
     async def newer(self, group: str) -> list[Checkpoint]:
         """Return a group's checkpoints that are newer than earlier ones; they count as written from now on. Many groups
-        may be read concurrently.
-
-        Raises:
-            HeliographError: The group cannot be read, or its offsets cannot be translated.
-        """
+        may be read concurrently. Raises HeliographError if the group cannot be read, or its offsets cannot be
+        translated."""
         stored = await committed(self._source, group, timeout_s=_CALL_S)
         # A look-up may advance the map, which all groups and tasks of a worker share.
         async with self._maps.in_use:

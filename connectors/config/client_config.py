@@ -150,11 +150,8 @@ class FlowClients:
 def flow_clients(
     label: str, connector: Mapping[str, str], worker: Mapping[str, str], *, source: str, target: str, locate: Locate
 ) -> FlowClients:
-    """Return the clients of the flow ``label`` (``us->eu``) between the clusters ``source`` and ``target``.
-
-    Raises:
-        ConfigError: A key is missing or invalid; ``locate`` has added its place.
-    """
+    """Return the clients of the flow ``label`` (``us->eu``) between the clusters ``source`` and ``target``. Raises
+    ConfigError if a key is missing or invalid; ``locate`` has added its place."""
 
     def settings(
         props: Mapping[str, str], side: ClusterSide, kind: ClientKind | None, client_id: str
@@ -304,10 +301,8 @@ def open_admin(props: Mapping[str, str], settings: ConnectionSettings, cluster: 
     config with references resolved, the settings of the connection, and the alias of the cluster. It overrides
     ``create_topics``, ``create_partitions``, ``alter_topic_configs``, ``delete_topics``, ``create_acls`` or
     ``delete_acls``; what it does not override goes to the cluster. Its methods raise or return errors of
-    :mod:`connect.core.errors`.
-
-    Raises:
-        ConfigError: The class is unknown, rejects ``props`` or makes something else.
+    :mod:`connect.core.errors`. Raises ConfigError if the class is unknown, rejects ``props`` or makes something
+    else.
     """
     # Loaded here, because checking a file needs the names only.
     from connect.kafka.log.topic_admin import Admin

@@ -270,12 +270,9 @@ class MirrorSourceSettings:
 
 
 def source_settings(connector: Mapping[str, str], worker: Mapping[str, str]) -> MirrorSourceSettings:
-    """Parse a source connector's configuration and its worker's, both with references resolved.
-
-    Raises:
-        ConfigError: A value is missing or invalid. The key is that of the connector or worker, such as ``tasks.max``,
-            or of a client, such as ``consumer.isolation.level``.
-    """
+    """Parse a source connector's configuration and its worker's, both with references resolved. Raises ConfigError if a
+    value is missing or invalid. The key is that of the connector or worker, such as ``tasks.max``, or of a client, such
+    as ``consumer.isolation.level``."""
     values = SOURCE.parse(connector)
     policy = make_policy(connector)
     source_alias, transforms = values.string("source.cluster.alias"), named_steps(connector)
@@ -445,11 +442,8 @@ class CheckpointSettings:
     def connection(
         self, side: client_config.ClusterSide, kind: client_config.ClientKind, role: str, task: str = ""
     ) -> ConnectionSettings:
-        """Return connection settings for a client in one of Java's roles; ``task`` is ``-0`` in a task.
-
-        Raises:
-            ConfigError: A key is missing or invalid.
-        """
+        """Return connection settings for a client in one of Java's roles; ``task`` is ``-0`` in a task. Raises
+        ConfigError if a key is missing or invalid."""
         client = client_config.connector_client(self._props, side, kind)
         client_id = client_config.inner_client_id(self.flow, self.name + task, role, client.get("client.id", ""))
         alias = self.source_alias if side == "source" else self.target_alias

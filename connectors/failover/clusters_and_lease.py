@@ -124,10 +124,8 @@ async def flow_site(props: Mapping[str, str], worker: Mapping[str, str]) -> Asyn
     """Open a site for reading. ``props`` is the config of a checkpoint connector, ``worker`` that of its worker.
 
     A worker has no ``mm2.properties``. So what the file says of the reverse flow is derived: the names are the
-    defaults, and the flow counts as enabled if it has stored an offset map.
-
-    Raises:
-        ConfigError: A setting is invalid.
+    defaults, and the flow counts as enabled if it has stored an offset map. Raises ConfigError if a setting is
+    invalid.
     """
     await open_stores(props)
     checkpoints = checkpoint_settings(props)

@@ -305,11 +305,8 @@ def streams_state(groups: Collection[str], topics: Collection[str]) -> list[Grou
 def why_not_mirrored(
     topic: str, partition: int, offset: int, flow: MirrorSourceSettings, others: Collection[str]
 ) -> str:
-    """Why a group at ``offset`` gets no offset of ``topic`` on the target.
-
-    Args:
-        others: Aliases of clusters that are neither the flow's source nor its target.
-    """
+    """Why a group at ``offset`` gets no offset of ``topic`` on the target; ``others`` are the aliases of clusters that
+    are neither the flow's source nor its target."""
     origin, upstream = flow.policy.topic_source(topic), flow.policy.upstream_topic(topic)
     if origin not in others:
         return f"reads {topic}, which {flow.flow} does not mirror: it gets no offset there"

@@ -117,11 +117,8 @@ class Stream:
         self._round.set()
 
     async def run(self) -> None:
-        """Run until :meth:`stop`.
-
-        Raises:
-            PermanentError: The group refuses us, rights are missing, or a record can never be sent (UnsendableRecord).
-        """
+        """Run until :meth:`stop`. Raises PermanentError if the group refuses us, rights are missing, or a record can
+        never be sent (UnsendableRecord)."""
         try:
             await self._prepared()
             while not self._stopping.is_set():
@@ -307,11 +304,8 @@ class MirrorMaker1:
         self._leases = LeaseThread(_PROGRESS_TIMEOUT_S)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until ``stop`` is set.
-
-        Raises:
-            PermanentError: The error that ended a stream; the other streams were stopped cleanly before.
-        """
+        """Run until ``stop`` is set. Raises the PermanentError that ended a stream, once the others are stopped
+        cleanly."""
         async with AsyncExitStack() as closing:
             self._leases.start()
             closing.push_async_callback(self._leases.stop)

@@ -132,11 +132,8 @@ class Node:
 
 
 def read_documents(text: str, file: str) -> list[Node]:
-    """Return the documents of a text that are not empty.
-
-    Raises:
-        ConfigError: The text is not YAML, has a key twice, an alias or a tag, or is nested too deeply.
-    """
+    """Return the documents of a text that are not empty. Raises ConfigError if the text is not YAML, has a key twice,
+    an alias or a tag, or is nested too deeply."""
     found = []
     try:
         for root in yaml.compose_all(text, Loader=_Loader):
@@ -268,11 +265,8 @@ def resources_in(documents: Sequence[Node], file: str) -> list[Node]:
 
 
 def chosen(documents: Sequence[Node], name: str | None, file: str) -> Node:
-    """Return the only resource of a file, or the one with the name.
-
-    Raises:
-        ConfigError: There is none, or several without a name or with the same.
-    """
+    """Return the only resource of a file, or the one with the name. Raises ConfigError if there is none, or several
+    without a name or with the same."""
     found = resources_in(documents, file)
     names = [each.field("metadata").required("name") for each in found]
     if name is None and len(found) > 1:
@@ -286,11 +280,8 @@ def chosen(documents: Sequence[Node], name: str | None, file: str) -> Node:
 
 
 def resource(node: Node) -> Resource:
-    """Return the clusters and mirrors of a resource.
-
-    Raises:
-        ConfigError: The version is not known, a cluster or mirror is missing, or they contradict each other.
-    """
+    """Return the clusters and mirrors of a resource. Raises ConfigError if the version is not known, a cluster or
+    mirror is missing, or they contradict each other."""
     version = node.required("apiVersion")
     if version.removeprefix(_GROUP) not in _VERSIONS or not version.startswith(_GROUP):
         known = ", ".join(_GROUP + each for each in _VERSIONS)

@@ -33,10 +33,7 @@ _OUTSIDE: Final = ("", ".", "..")
 def mounted_secrets(params: Mapping[str, str]) -> Provider:
     """Return a provider of the secrets in the folder that ``directory`` names; a :data:`ProviderFactory`.
 
-    A line end after a value is removed, because editors add it.
-
-    Raises:
-        ValueError: The folder does not exist.
+    A line end after a value is removed, because editors add it. Raises ValueError if the folder does not exist.
     """
     folder = Path(params.get(DIRECTORY, ""))
     if not params.get(DIRECTORY) or not folder.is_dir():
@@ -158,11 +155,8 @@ _OAUTH_FLAGS: Final = {
 
 
 def client_security(cluster: Node, secrets: SecretReferences) -> dict[str, str]:
-    """Return the security properties of a client of ``cluster``, with references to secrets.
-
-    Raises:
-        ConfigError: A field is missing or wrong, or the type of authentication is not one of Strimzi's.
-    """
+    """Return the security properties of a client of ``cluster``, with references to secrets. Raises ConfigError if a
+    field is missing or wrong, or the type of authentication is not one of Strimzi's."""
     tls, authentication = cluster.field("tls"), cluster.field("authentication")
     props = _trust(tls, secrets)
     is_sasl = False

@@ -286,11 +286,8 @@ def _line_in(cluster: Node, key: str) -> int:
 
 
 def translate(node: Node, secrets_dir: str | None, secret_keys: Mapping[str, frozenset[str]]) -> TranslatedResource:
-    """Translate the resource ``node``; ``secret_keys`` are the keys in ``secrets_dir`` by secret.
-
-    Raises:
-        ConfigError: A field is missing or wrong; the error has its line.
-    """
+    """Translate the resource ``node``; ``secret_keys`` are the keys in ``secrets_dir`` by secret. Raises ConfigError if
+    a field is missing or wrong; the error has its line."""
     found = resource(node)
     secrets = SecretReferences(found.namespace, secret_keys)
     said = list(notices(node))

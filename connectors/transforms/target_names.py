@@ -142,10 +142,8 @@ def chain_plan(
 ) -> ChainPlan | None:
     """Return the plan for transforms that need records; None if all steps only rename topics.
 
-    ``names``: the topics to which records may be sent; None: a single topic.
-
-    Raises:
-        ConfigError: A class is missing, cannot be imported by a slice, or is not supported for mirrored records.
+    ``names``: the topics to which records may be sent; None: a single topic. Raises ConfigError if a class is missing,
+    cannot be imported by a slice, or is not supported for mirrored records.
     """
     made = tuple(_step(step, find, names) for step in steps)
     if all(step.renames for step in made):

@@ -79,11 +79,8 @@ def page(result: report.VerificationResult) -> str:
 
 
 def read_report(text: str) -> report.VerificationResult:
-    """Return the result in a report in JSON or HTML, once its sum is checked; of a page, what it shows is too.
-
-    Raises:
-        PermanentError: It is not a report, its contents do not have the sum it states, or the page shows other data.
-    """
+    """Return the result in a report in JSON or HTML, once its sum is checked; of a page, what it shows is too. Raises
+    PermanentError if it is not a report, its contents do not have the sum it states, or the page shows other data."""
     data = _DATA.search(text) if text.startswith("<!doctype html>") else None
     try:
         document = json.loads(text if data is None else data[1])
