@@ -339,8 +339,8 @@ def offered(group: str) -> Mapping[str, Factory]:
 
 
 def make(key: str, name: str, known: Mapping[str, Factory], group: str, *arguments: Any) -> Any:
-    """Make the object that the setting ``key`` names, of ``arguments``, the config first. Raises ConfigError if there
-    is no such class (the message lists the known ones), or it rejects ``arguments``."""
+    """Make the object that the setting ``key`` names, of ``arguments``, the config first. Raises ConfigError if its
+    class does not exist (the message lists the known ones) or rejects ``arguments``."""
     factory = known.get(name) or offered(group).get(name)
     if factory is None:
         there = ", ".join([*known, *offered(group)])
