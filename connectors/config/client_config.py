@@ -24,7 +24,6 @@ from connectors.policy import make, offered
 
 if TYPE_CHECKING:
     from connect.kafka.log.topic_admin import Admin
-    from connect.kafka.security.connection_settings import ConnectionSettings
 
 _FORWARDING_KEY: Final = "forwarding.admin.class"
 #: Java's class, which asks the cluster itself.
@@ -84,9 +83,8 @@ def inner_client_id(flow: str, connector_and_task: str, role: str, user: str) ->
 
 def record_producer(connector: Mapping[str, str], worker: Mapping[str, str]) -> dict[str, str]:
     """Return the properties of the producer of records: the worker's, overridden by ``producer.override.*``."""
-    base = {key: worker[key] for key in ("bootstrap.servers",) if key in worker}
     return {
-        **base,
+        **({"bootstrap.servers": worker["bootstrap.servers"]} if "bootstrap.servers" in worker else {}),
         **properties_with_prefix(worker, "producer."),
         **properties_with_prefix(connector, "producer.override."),
     }
@@ -152,11 +150,8 @@ class FlowClients:
 def flow_clients(
     label: str, connector: Mapping[str, str], worker: Mapping[str, str], *, source: str, target: str, locate: Locate
 ) -> FlowClients:
-    """Return the clients of the flow ``label`` (``us->eu``) between the clusters ``source`` and ``target``.
-
-    Raises:
-        ConfigError: A key is missing or invalid; ``locate`` has added its place.
-    """
+    """Return the clients of the flow ``label`` (``us->eu``) between the clusters ``source`` and ``target``. Raises
+    ConfigError if a key is missing or invalid; ``locate`` has added its place."""
 
     def settings(
         props: Mapping[str, str], side: ClusterSide, kind: ClientKind | None, client_id: str
@@ -173,9 +168,8 @@ def flow_clients(
 
     producer = record_producer(connector, worker)
     user_id = worker["client.id"].strip()
-    syncs_side: ClusterSide = (
-        "target" if connector.get("offset-syncs.topic.location", "").strip() == "target" else "source"
-    )
+    place = connector.get("offset-syncs.topic.location", "").strip()
+    syncs_side: ClusterSide = "target" if place == "target" else "source"
     return FlowClients(
         label=label,
         _consumer=inside("source", "consumer"),
@@ -226,9 +220,8 @@ def exactly_once_support(connector: Mapping[str, str]) -> ExactlyOnceSupport:
 def support_errors(connector: Mapping[str, str]) -> list[str]:
     """Return what Java adds to Connect's own error if ``exactly.once.support=required`` cannot be met."""
     is_required = connector.get("exactly.once.support") == "required"
-    if not is_required or exactly_once_support(connector) is ExactlyOnceSupport.SUPPORTED:
-        return []
-    return [_NOT_COMMITTED]
+    is_unmet = is_required and exactly_once_support(connector) is not ExactlyOnceSupport.SUPPORTED
+    return [_NOT_COMMITTED] if is_unmet else []
 
 
 def rhythm(
@@ -308,10 +301,8 @@ def open_admin(props: Mapping[str, str], settings: ConnectionSettings, cluster: 
     config with references resolved, the settings of the connection, and the alias of the cluster. It overrides
     ``create_topics``, ``create_partitions``, ``alter_topic_configs``, ``delete_topics``, ``create_acls`` or
     ``delete_acls``; what it does not override goes to the cluster. Its methods raise or return errors of
-    :mod:`connect.core.errors`.
-
-    Raises:
-        ConfigError: The class is unknown, rejects ``props`` or makes something else.
+    :mod:`connect.core.errors`. Raises ConfigError if the class is unknown, rejects ``props`` or makes something
+    else.
     """
     # Loaded here, because checking a file needs the names only.
     from connect.kafka.log.topic_admin import Admin

@@ -18,16 +18,7 @@ from connect.core.config.config_def import AtLeast, ConfigDef, OneOf, Setting, V
 from connect.core.errors import ConfigError
 from connect.kafka.security.connection_settings import ConnectionSettings
 from connect.wire.batch import CODEC_NAMES
-from connectors.config.client_config import (
-    ClientKind,
-    ClusterSide,
-    Rhythm,
-    client_connection,
-    connector_client,
-    inner_client_id,
-    record_producer,
-    rhythm,
-)
+from connectors.config import client_config
 from connectors.config.definitions import CHECKPOINT, SOURCE, USE_DEFAULTS_FROM
 from connectors.filters import DefaultConfigPropertyFilter, DefaultGroupFilter, DefaultTopicFilter, should_mirror
 from connectors.formats.gap import GapPolicy, OnSourceGap, OnTopicRecreated
@@ -221,7 +212,7 @@ class MirrorSourceSettings:
     offsets_topic_replication_factor: int
     flush_interval_ms: int
     gap_policy: GapPolicy
-    transactions: Rhythm | None
+    transactions: client_config.Rhythm | None
     lease_ms: int
     epoch_ms: int
     transform_sql: str
@@ -279,21 +270,20 @@ class MirrorSourceSettings:
 
 
 def source_settings(connector: Mapping[str, str], worker: Mapping[str, str]) -> MirrorSourceSettings:
-    """Parse a source connector's configuration and its worker's, both with references resolved.
-
-    Raises:
-        ConfigError: A value is missing or invalid. The key is that of the connector or worker, such as ``tasks.max``,
-            or of a client, such as ``consumer.isolation.level``.
-    """
+    """Parse a source connector's configuration and its worker's, both with references resolved. Raises ConfigError if a
+    value is missing or invalid. The key is that of the connector or worker, such as ``tasks.max``, or of a client, such
+    as ``consumer.isolation.level``."""
     values = SOURCE.parse(connector)
     policy = make_policy(connector)
     source_alias, transforms = values.string("source.cluster.alias"), named_steps(connector)
-    query, routes = _query(values), topic_routes(values)
+    query = parse_query(text) if (text := values.string(QUERY_KEY)) else None
+    routes = topic_routes(values)
     _refuse_routes_to_nowhere(routes, query, transforms)
     offsets = WORKER.parse(worker)
-    consumer = _client_values(CONSUMER, connector_client(connector, "source", "consumer"), "consumer.")
-    producer = _client_values(PRODUCER, record_producer(connector, worker), "producer.")
+    consumer = _client_values(CONSUMER, client_config.connector_client(connector, "source", "consumer"), "consumer.")
+    producer = _client_values(PRODUCER, client_config.record_producer(connector, worker), "producer.")
     _refuse_what_changes_records(connector, worker)
+    deletes = values.string("topic.deletion.policy") == "delete-after"
     offsets_topic = offsets.string("offset.storage.topic")
     return MirrorSourceSettings(
         name=values.string("name"),
@@ -312,7 +302,7 @@ def source_settings(connector: Mapping[str, str], worker: Mapping[str, str]) -> 
         sync_topic_configs_interval_s=_interval(values, "sync.topic.configs"),
         look_interval_ms=values.integer("refresh.look.interval.ms"),
         lag_interval_ms=values.integer("lag.interval.ms"),
-        topic_deletion_delay_ms=_deletion_delay_ms(values),
+        topic_deletion_delay_ms=values.integer("topic.deletion.delay.ms") if deletes else None,
         access=access_settings(values, connector),
         read_committed=consumer["isolation.level"] == "read_committed",
         auto_offset_reset=consumer.string("auto.offset.reset"),
@@ -334,7 +324,7 @@ def source_settings(connector: Mapping[str, str], worker: Mapping[str, str]) -> 
         gap_policy=GapPolicy(
             OnSourceGap(values.string("on.source.gap")), OnTopicRecreated(values.string("on.topic.recreated"))
         ),
-        transactions=rhythm(connector, worker, offsets, producer.integer("transaction.timeout.ms")),
+        transactions=client_config.rhythm(connector, worker, offsets, producer.integer("transaction.timeout.ms")),
         lease_ms=values.integer("lease.ms"),
         epoch_ms=values.integer("copy.epoch.ms"),
         transform_sql=query.text if query else "",
@@ -366,11 +356,6 @@ def compression_of(values: Values) -> Compression:
     return Compression(CODEC_NAMES.index(name), values.integer(level) if level in PRODUCER.settings else None)
 
 
-def _query(values: Values) -> RecordsQuery | None:
-    text = values.string(QUERY_KEY)
-    return parse_query(text) if text else None
-
-
 def _refuse_routes_to_nowhere(routes: TopicRoutes, query: RecordsQuery | None, transforms: Sequence[NamedStep]) -> None:
     """Raise if topics are named that nothing sends records to."""
     sends = (query is not None and query.routes) or not all(map(renames_topics, transforms))
@@ -381,11 +366,6 @@ def _refuse_routes_to_nowhere(routes: TopicRoutes, query: RecordsQuery | None, t
 
 def _interval(values: Values, name: str) -> int | None:
     return values.integer(f"{name}.interval.seconds") if values.boolean(f"{name}.enabled") else None
-
-
-def _deletion_delay_ms(values: Values) -> int | None:
-    deletes = values.string("topic.deletion.policy") == "delete-after"
-    return values.integer("topic.deletion.delay.ms") if deletes else None
 
 
 def _optional(values: Values, name: str) -> int | None:
@@ -459,16 +439,15 @@ class CheckpointSettings:
         """The offset map of the flow, on its target."""
         return f"mm2-offset-map.{self.source_alias}.internal"
 
-    def connection(self, side: ClusterSide, kind: ClientKind, role: str, task: str = "") -> ConnectionSettings:
-        """Return connection settings for a client in one of Java's roles; ``task`` is ``-0`` in a task.
-
-        Raises:
-            ConfigError: A key is missing or invalid.
-        """
-        client = connector_client(self._props, side, kind)
-        client_id = inner_client_id(self.flow, self.name + task, role, client.get("client.id", ""))
+    def connection(
+        self, side: client_config.ClusterSide, kind: client_config.ClientKind, role: str, task: str = ""
+    ) -> ConnectionSettings:
+        """Return connection settings for a client in one of Java's roles; ``task`` is ``-0`` in a task. Raises
+        ConfigError if a key is missing or invalid."""
+        client = client_config.connector_client(self._props, side, kind)
+        client_id = client_config.inner_client_id(self.flow, self.name + task, role, client.get("client.id", ""))
         alias = self.source_alias if side == "source" else self.target_alias
-        return client_connection(self._props, side, kind, client_id=client_id, where=f"cluster {alias}")
+        return client_config.client_connection(self._props, side, kind, client_id=client_id, where=f"cluster {alias}")
 
 
 def checkpoint_settings(props: Mapping[str, str]) -> CheckpointSettings:
@@ -484,9 +463,9 @@ def checkpoint_settings(props: Mapping[str, str]) -> CheckpointSettings:
         group_filter=make_group_filter(props),
         policy=make_policy(props),
         admin_timeout_ms=values.integer("admin.timeout.ms"),
-        refresh_groups_interval_s=_interval_s(values, "refresh.groups"),
-        emit_interval_s=_interval_s(values, "emit.checkpoints"),
-        sync_interval_s=_interval_s(values, "sync.group.offsets"),
+        refresh_groups_interval_s=interval_s(values, "refresh.groups"),
+        emit_interval_s=interval_s(values, "emit.checkpoints"),
+        sync_interval_s=interval_s(values, "sync.group.offsets"),
         replication_factor=values.integer("checkpoints.topic.replication.factor"),
         syncs_on_source=values.string("offset-syncs.topic.location") == "source",
         warnings=values.warnings,
@@ -494,7 +473,7 @@ def checkpoint_settings(props: Mapping[str, str]) -> CheckpointSettings:
     )
 
 
-def _interval_s(values: Values, name: str) -> int | None:
+def interval_s(values: Values, name: str) -> int | None:
     """Return seconds; None if the job is off, also by an interval below zero."""
-    interval_s = values.integer(f"{name}.interval.seconds")
-    return interval_s if values.boolean(f"{name}.enabled") and interval_s >= 0 else None
+    found_s = values.integer(f"{name}.interval.seconds")
+    return found_s if values.boolean(f"{name}.enabled") and found_s >= 0 else None

@@ -34,22 +34,8 @@ import orjson
 
 from connect.core.errors import RetriableError
 from connect.kafka.error_causes import cause_of
+from connectors.formats import types
 from connectors.formats.gap import Gap
-from connectors.formats.types import (
-    DEFAULT_BATCH_BYTES,
-    DEFAULT_MAX_MESSAGE_BYTES,
-    NO_COMPRESSION,
-    ONE_WAY,
-    RUNNING,
-    Compression,
-    ProducerIdAndEpoch,
-    ResumeProof,
-    Run,
-    Skip,
-    TopicPartition,
-    Ways,
-    Wired,
-)
 
 LINK_VERSION: Final = 16
 
@@ -62,7 +48,7 @@ _MOST_HELD_BYTES: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionPlan(Wired):
+class PartitionPlan(types.Wired):
     """One partition pair of a slice, and where to continue.
 
     ``next_source_offset`` is the offset of the next source record, ``last_source_epoch`` the leader epoch of the
@@ -72,23 +58,23 @@ class PartitionPlan(Wired):
     ``producer`` writes the partition, if it is not the slice's.
     """
 
-    source: TopicPartition
+    source: types.TopicPartition
     source_topic_id: UUID | None
-    target: TopicPartition
+    target: types.TopicPartition
     target_topic_id: UUID | None
     next_source_offset: int
     last_source_epoch: int
     target_end: int
     next_sequence: int
     pipelined: bool
-    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
-    proof: ResumeProof | None = None
-    producer: ProducerIdAndEpoch | None = None
-    ways: Ways = ONE_WAY
+    max_message_bytes: int = types.DEFAULT_MAX_MESSAGE_BYTES
+    proof: types.ResumeProof | None = None
+    producer: types.ProducerIdAndEpoch | None = None
+    ways: types.Ways = types.ONE_WAY
 
 
 @dataclass(frozen=True, slots=True)
-class SliceSettings(Wired):
+class SliceSettings(types.Wired):
     """How a slice copies; bytes and milliseconds. ``flow`` and the aliases are for messages. ``source``/``target`` are
     ConnectionSettings in wire format, secrets included: they are sent over the control link only. ``rack``: the
     preferred one to read from. ``skip_refused``: skip records that the target refuses permanently. ``compression``: for
@@ -107,13 +93,13 @@ class SliceSettings(Wired):
     fetch_max_bytes: int = 16 * 1024 * 1024
     partition_max_bytes: int | None = None
     buffer_bytes: int = 48 * 1024 * 1024
-    batch_bytes: int = DEFAULT_BATCH_BYTES
+    batch_bytes: int = types.DEFAULT_BATCH_BYTES
     in_flight_requests: int = 64
     in_flight_bytes: int = 16 * 1024 * 1024
     progress_interval_ms: int = 100
     rack: str = ""
     skip_refused: bool = False
-    compression: Compression = NO_COMPRESSION
+    compression: types.Compression = types.NO_COMPRESSION
     transform_sql: str = ""
     chain: dict[str, Any] | None = field(default=None, repr=False)
     by_key: bool = False
@@ -140,7 +126,7 @@ class SliceSettings(Wired):
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionTerms(Wired):
+class TransactionTerms(types.Wired):
     """How a slice fills transactions.
 
     ``version`` is the target's finalised ``transaction.version``. A transaction ends once all that was read is
@@ -170,7 +156,7 @@ class PartitionProgress:
     the latter two with a ``reason`` for operators, and with ``gap`` if a log was truncated, recreated or deleted.
     """
 
-    source: TopicPartition
+    source: types.TopicPartition
     next_source_offset: int
     last_source_epoch: int
     target_end: int
@@ -181,11 +167,11 @@ class PartitionProgress:
     records: int
     bytes: int
     batches: dict[str, int]
-    runs: list[Run] = field(default_factory=list)
-    skips: list[Skip] = field(default_factory=list)
+    runs: list[types.Run] = field(default_factory=list)
+    skips: list[types.Skip] = field(default_factory=list)
     dropped: int = 0
     changed: int = 0
-    state: str = RUNNING
+    state: str = types.RUNNING
     reason: str = ""
     error: str = ""
     gap: Gap | None = None
@@ -197,7 +183,7 @@ class PartitionProgress:
     @classmethod
     def from_wire(cls, data: list[Any]) -> Self:
         gap, source, *values = data  # by index, because a worker gets thousands a second
-        one = cls(TopicPartition(*source), *values)
+        one = cls(types.TopicPartition(*source), *values)
         one.runs = [(upstream, downstream, count) for upstream, downstream, count in one.runs]
         one.skips = [(first, last, code) for first, last, code in one.skips]
         one.gap = Gap.from_wire(gap) if gap else None

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -150,7 +150,6 @@ class ServedLink:
         self._leases.call(self._stop_renewing)
 
     def send(self, message: Message) -> None:
-        """See :meth:`Link.send`."""
         self._leases.call(self._link.send, message)
 
     async def receive(self) -> Message:
@@ -269,6 +268,11 @@ class LinkServer:
         ticket.linked.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._tickets[ticket.token] = ticket
         return ticket
+
+    def payload(self, ticket: Ticket) -> dict[str, Any]:
+        """Return what a slice needs to connect with ``ticket``."""
+        address = {name: getattr(self.address, name) for name in ("host", "port", "certificate")}
+        return {**address, "token": ticket.token, "slice": ticket.slice, "epoch": ticket.epoch}
 
     def forget(self, ticket: Ticket) -> None:
         """Refuse a ticket's token from now on, as an unknown one."""
@@ -405,14 +409,6 @@ def server_tls() -> tuple[ssl.SSLContext, str]:
 
 
 def _signing_usage() -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=True,
-        crl_sign=False,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    others = ("crl_sign", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    unused = dict.fromkeys((*others, "encipher_only", "decipher_only"), False)
+    return x509.KeyUsage(digital_signature=True, key_cert_sign=True, **unused)

@@ -76,9 +76,6 @@ class FailoverOptions:
     def rewinds_group(self, group: str) -> bool:
         return has(self.rewinds, group)
 
-    def accepts_for(self, group: str, rule: GroupRule) -> bool:
-        return has(self.accepts.get(_WORDS.get(rule, rule), frozenset()), group)
-
 
 @dataclass(frozen=True, slots=True)
 class GroupFailoverPlan:
@@ -123,9 +120,8 @@ class Plan:
     @property
     def can_go(self) -> bool:
         """Whether a group is ready or already moved, and nothing prevents the failover."""
-        return not self.obstacles and any(
-            one.outcome in (GroupOutcome.READY, GroupOutcome.IN_PLACE) for one in self.groups
-        )
+        movable = (GroupOutcome.READY, GroupOutcome.IN_PLACE)
+        return not self.obstacles and any(one.outcome in movable for one in self.groups)
 
     def with_blocked(self, findings: Sequence[GroupFinding]) -> Plan:
         """Return the plan with more findings, which block their groups."""
@@ -193,7 +189,8 @@ def _remedy(one: GroupFinding) -> str:
 
 def is_blocking(one: GroupFinding, failover_options: FailoverOptions | None = None) -> bool:
     """Whether a finding keeps its group from moving."""
-    return one.rule in _REMEDIES and not (failover_options or FailoverOptions()).accepts_for(one.group, one.rule)
+    accepted = failover_options.accepts.get(_WORDS.get(one.rule, one.rule), ()) if failover_options else ()
+    return one.rule in _REMEDIES and not has(accepted, one.group)
 
 
 def plan(snapshot: Snapshot, failover_options: FailoverOptions) -> Plan:

@@ -126,9 +126,8 @@ class GapRecord(NamedTuple):
 
 def pack_gap(gap: Gap) -> bytes:
     """Encode a gap without its partition."""
-    value = _VALUE.pack(
-        gap.kind, gap.first, gap.last, gap.target_first, gap.target_last, gap.leader_epoch, gap.go_on_at
-    )
+    offsets = gap.first, gap.last, gap.target_first, gap.target_last
+    value = _VALUE.pack(gap.kind, *offsets, gap.leader_epoch, gap.go_on_at)
     return value + topic_id(gap.old_id) + topic_id(gap.new_id)
 
 
@@ -142,12 +141,9 @@ def unpack_gap(reader: Reader) -> Gap:
 
 
 def encode_gap(record: GapRecord) -> tuple[bytes, bytes]:
-    """Return the key and value of a gap's record."""
-    encoded = front(KeyKind.GAP) + text(record.connector) + text(record.source_topic)
-    return (
-        encoded + _INT32.pack(record.source_partition) + _INT64.pack(record.found_ms),
-        bytes((VERSION,)) + pack_gap(record.gap) + text(record.target_topic),
-    )
+    key = front(KeyKind.GAP) + text(record.connector) + text(record.source_topic)
+    key += _INT32.pack(record.source_partition) + _INT64.pack(record.found_ms)
+    return key, bytes((VERSION,)) + pack_gap(record.gap) + text(record.target_topic)
 
 
 def decode_gap(key: bytes, value: bytes) -> GapRecord:

@@ -170,12 +170,9 @@ def _last_word(item: str) -> str:
 
 
 def parse_query(text: str) -> RecordsQuery:
-    """Parse a query.
-
-    Raises:
-        ConfigError: The query is not ``SELECT ... FROM records [WHERE ...]``, or it calls another function than those
-            of :mod:`connectors.transforms.sql_query`, whose results are repeatable and depend on the record alone.
-    """
+    """Parse a query. Raises ConfigError if the query is not ``SELECT ... FROM records [WHERE ...]``, or it calls
+    another function than those of :mod:`connectors.transforms.sql_query`, whose results are repeatable and depend on
+    the record alone."""
     stripped = _unambiguous(text).strip().rstrip(";").strip()
     tokens = [token for token in _tokens(stripped) if token.kind not in ("space", "comment")]
     if not tokens or tokens[0].word != "select":

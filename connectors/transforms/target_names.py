@@ -82,6 +82,13 @@ class RemoteNames:
         """Return the target name of a source topic. Raises PermanentError as :meth:`all_of`."""
         return self.all_of(topic)[0]
 
+    def find(self, topic: str) -> str | None:
+        """Return the target name of a source topic; None if it has none: then it is not mirrored."""
+        try:
+            return self.of(topic)
+        except PermanentError:
+            return None
+
     def all_of(self, topic: str) -> tuple[str, ...]:
         """Return all target names for records of a source topic; the first is the one that this connector writes.
         Raises PermanentError if a topic has no valid target name, or the first name is also one of the others."""
@@ -135,10 +142,8 @@ def chain_plan(
 ) -> ChainPlan | None:
     """Return the plan for transforms that need records; None if all steps only rename topics.
 
-    ``names``: the topics to which records may be sent; None: a single topic.
-
-    Raises:
-        ConfigError: A class is missing, cannot be imported by a slice, or is not supported for mirrored records.
+    ``names``: the topics to which records may be sent; None: a single topic. Raises ConfigError if a class is missing,
+    cannot be imported by a slice, or is not supported for mirrored records.
     """
     made = tuple(_step(step, find, names) for step in steps)
     if all(step.renames for step in made):
