@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -199,18 +200,17 @@ def plan(snapshot: Snapshot, failover_options: FailoverOptions) -> Plan:
     if snapshot.is_gone and failover_options.at_ms is None:
         groups = with_moved(groups, snapshot.moved, failover_options)
     groups = without_rewinds(groups, failover_options)
-    stopped: dict[str, list[GroupFinding]] = {}
-    if not snapshot.is_gone:
-        for move in groups.moves:
-            name = f"{move.source[0]}-{move.source[1]}"
-            if (why := snapshot.stopped.get(name)) and not move.is_done:
-                one = GroupFinding(move.group, GroupRule.STOPPED, f"is not copied to its end: {why}", f"{name} ")
-                stopped.setdefault(move.group, []).append(one)
-    planned = []
-    for group in groups.found:
-        of_group = [one for one in groups.findings if one.group == group] + stopped.get(group, [])
-        moves = tuple(one for one in groups.moves if one.group == group)
-        planned.append(_group(group, moves, of_group, failover_options))
+    moves: dict[str, list[GroupMove]] = defaultdict(list)
+    findings: dict[str, list[GroupFinding]] = defaultdict(list)
+    for one in groups.findings:
+        findings[one.group].append(one)
+    for move in groups.moves:
+        moves[move.group].append(move)
+        name = f"{move.source[0]}-{move.source[1]}"
+        if not snapshot.is_gone and not move.is_done and (why := snapshot.stopped.get(name)):
+            what = f"is not copied to its end: {why}"
+            findings[move.group].append(GroupFinding(move.group, GroupRule.STOPPED, what, f"{name} "))
+    planned = [_group(each, tuple(moves[each]), findings[each], failover_options) for each in groups.found]
     return Plan(snapshot, tuple(planned), tuple(_obstacles(snapshot, failover_options)))
 
 
