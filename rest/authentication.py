@@ -54,17 +54,8 @@ _JWKS_LAST_S: Final = 86_400.0
 _CLOCKS_DIFFER_S: Final = 60
 #: Signatures with a private key only: with HMAC, who verifies could also sign.
 _ALGORITHMS: Final = (
-    "RS256",
-    "RS384",
-    "RS512",
-    "PS256",
-    "PS384",
-    "PS512",
-    "ES256",
-    "ES384",
-    "ES512",
-    "Ed25519",
-    "EdDSA",
+    *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    *("ES256", "ES384", "ES512", "Ed25519", "EdDSA"),
 )
 _ENTRY: Final = re.compile(r"KafkaConnect\s*\{(.*?)\}\s*;", re.DOTALL)
 _MODULE: Final = "PropertyFileLoginModule"
@@ -117,9 +108,8 @@ class PasswordFile:
             raise ConfigError("has no users; add a line user=password", file=str(self._file))
         if without := sorted(user for user, password in users.items() if not password):
             raise ConfigError(f"has no password for {without[0]}; add one or remove the line", file=str(self._file))
-        is_open = found.st_mode & 0o077
         text = f"{self._file}: other users of this machine may read passwords; set its mode to 0600"
-        self.notice = text if is_open else ""
+        self.notice = text if found.st_mode & 0o077 else ""
         self._digests, self._stat = {user: _digest(password) for user, password in users.items()}, stat
         return True
 
@@ -244,12 +234,8 @@ def _claim(claims: Mapping[str, Any], name: str) -> Any:
 
 
 class Authenticator:
-    """All ways to authenticate of a worker. Raises ConfigError if a file cannot be used.
-
-    Args:
-        settings: See :class:`RestAccess`.
-        by_certificate: Whether a listener asks clients for certificates.
-    """
+    """All ways to authenticate of a worker; ``by_certificate``: a listener asks clients for certificates. Raises
+    ConfigError if a file cannot be used."""
 
     def __init__(self, settings: RestAccess, *, by_certificate: bool) -> None:
         files = [] if settings.basic_file is None else [settings.basic_file]
@@ -307,12 +293,8 @@ class OpenedAccess(NamedTuple):
 
 
 def open_access(settings: RestSettings, tls: RestTls | None) -> OpenedAccess:
-    """Read the keys of https listeners and the files of users, and bind nothing. It blocks.
-
-    Raises:
-        ConfigError: A listener is https and there are no keys, or a file of users cannot be read.
-        SecurityError: Keys cannot be used.
-    """
+    """Read the keys of https listeners and the files of users, and bind nothing. It blocks. Raises ConfigError if a
+    listener is https and there are no keys, or a file of users cannot be read; SecurityError if keys cannot be used."""
     of_prefix = (
         (HTTPS_PREFIX, (*settings.listeners, *settings.metrics_listeners)),
         (ADMIN_HTTPS_PREFIX, settings.admin_listeners or ()),

@@ -75,8 +75,8 @@ def error_body(status: int, message: str | None) -> bytes:
     return orjson.dumps({"error_code": status, "message": message})
 
 
-def error_response(status: int, message: str | None, error_code: int | None = None) -> Response:
-    return Response(error_body(status if error_code is None else error_code, message), status, media_type=JSON)
+def error_response(status: int, message: str) -> Response:
+    return Response(error_body(status, message), status, media_type=JSON)
 
 
 def response_of(error: RestError) -> Response:
@@ -113,11 +113,10 @@ def install(app: FastAPI, routes: Iterable[Route]) -> None:
         if error.status_code != HTTPStatus.METHOD_NOT_ALLOWED:
             return _jersey(error.status_code)
         allowed = _allowed(known, request)
-        allow = {"allow": ",".join(allowed)}
-        if request.method == "OPTIONS":
-            return Response(", ".join(allowed), headers={**allow, "content-type": "text/plain"})
         response = _jersey(error.status_code)
-        response.headers.update(allow)
+        if request.method == "OPTIONS":
+            response = Response(", ".join(allowed), headers={"content-type": "text/plain"})
+        response.headers["allow"] = ",".join(allowed)
         return response
 
     app.add_exception_handler(HTTPException, http_error)
@@ -164,14 +163,6 @@ async def _defect(request: Request, error: Exception) -> Response:
     # The error's text may contain a secret, so only the log gets it.
     log.error("%s %s failed because of a bug", request.method, request.url.path, exc_info=error)
     return error_response(500, f"The worker failed to handle this request ({type(error).__name__}); see its log.")
-
-
-def not_acceptable() -> HTTPException:
-    return HTTPException(406)
-
-
-def unsupported_media_type() -> HTTPException:
-    return HTTPException(415)
 
 
 def html_page(status: int, method: str) -> Response:

@@ -15,7 +15,7 @@ import orjson
 from pydantic import ValidationError
 
 from connect.core.errors import RetriableError
-from connect.core.herder_api import UNSIGNED, Config, ConfigInfos, Forbidden
+from connect.core.herder_api import UNSIGNED, Config, ConfigInfos, Forbidden, Sign
 from rest import bodies
 from rest.errors import JSON, RestError
 
@@ -25,10 +25,6 @@ USER_AGENT: Final = "kafka-connect"
 #: The first hop waits for the second, so reading may take more than twice the time limit of a request.
 _TIMEOUT: Final = httpx.Timeout(connect=10.0, read=200.0, write=30.0, pool=10.0)
 _LIMITS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=16, keepalive_expiry=4.0)
-
-#: Returns the headers that sign a body (KIP-507); a missing body is signed as empty.
-Sign = Callable[[bytes], Mapping[str, str]]
-
 
 #: Statuses of the leader that may pass: its key is newer than the one that signed; a rebalance is under way; it timed
 #: out or gives no reason; it has read no key yet.
@@ -71,12 +67,8 @@ class Forwarder:
     async def send(
         self, method: str, url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> ForwardedAnswer:
-        """Send a request; ``url`` is absolute, with an encoded path.
-
-        Raises:
-            RestError: The other worker refuses, with its status and message; or it advertises our own URL.
-            Unreachable: It did not answer.
-        """
+        """Send a request; ``url`` is absolute, with an encoded path. Raises RestError if the other worker refuses, with
+        its status and message, or advertises our own URL; Unreachable if it does not answer."""
         if self.own_url is not None and url.startswith(self.own_url):
             raise RestError(
                 409,
@@ -140,12 +132,8 @@ def join(url: str, path: str) -> str:
 
 
 class InternalClient:
-    """Sends the requests between workers of a group.
-
-    Args:
-        forwarder: The client that sends them.
-        namespace: (source, target) of a dedicated mirror's group, the start of its paths.
-    """
+    """Sends the requests between workers of a group; ``namespace`` is (source, target) of a dedicated mirror's group,
+    the start of its paths."""
 
     def __init__(self, forwarder: Forwarder, namespace: Sequence[str] = ()) -> None:
         self._forwarder = forwarder

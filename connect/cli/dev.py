@@ -35,7 +35,6 @@ def dev(
             max=_HIGHEST_PORT,
             metavar="PORT",
             help="First client port. The others follow, then the mirror's REST. Default: free ports.",
-            show_default=False,
         ),
     ] = None,
     topics: Annotated[str, typer.Option(metavar="TOPIC,...", help="Topics to create on the first cluster.")] = "",

@@ -194,27 +194,16 @@ _PLACE: Final = "ALIAS=HOST:PORT,..."
 
 
 def init(
-    source: Annotated[str | None, typer.Option(metavar=_PLACE, help="The source cluster.", show_default=False)] = None,
-    target: Annotated[str | None, typer.Option(metavar=_PLACE, help="The target cluster.", show_default=False)] = None,
-    mode: Annotated[
-        RunMode | None, typer.Option(help="A dedicated process, or connectors in a Connect group.", show_default=False)
-    ] = None,
-    policy: Annotated[
-        Policy | None, typer.Option(help="Name topics ALIAS.topic on the target, or keep names.", show_default=False)
-    ] = None,
-    topics: Annotated[
-        str | None, typer.Option(metavar="REGEX,...", help="Topics to mirror.", show_default=False)
-    ] = None,
-    groups: Annotated[
-        str | None, typer.Option(metavar="REGEX,...", help="Consumer groups.", show_default=False)
-    ] = None,
+    source: Annotated[str | None, typer.Option(metavar=_PLACE, help="The source cluster.")] = None,
+    target: Annotated[str | None, typer.Option(metavar=_PLACE, help="The target cluster.")] = None,
+    mode: Annotated[RunMode | None, typer.Option(help="A dedicated process, or connectors in a Connect group.")] = None,
+    policy: Annotated[Policy | None, typer.Option(help="Name topics ALIAS.topic on the target, or keep names.")] = None,
+    topics: Annotated[str | None, typer.Option(metavar="REGEX,...", help="Topics to mirror.")] = None,
+    groups: Annotated[str | None, typer.Option(metavar="REGEX,...", help="Consumer groups.")] = None,
     sync_groups: Annotated[
-        bool | None,
-        typer.Option("--sync-groups/--no-sync-groups", help="Sync group offsets to the target.", show_default=False),
+        bool | None, typer.Option("--sync-groups/--no-sync-groups", help="Sync group offsets to the target.")
     ] = None,
-    both_ways: Annotated[
-        bool | None, typer.Option("--both-ways/--one-way", help="Mirror in both directions.", show_default=False)
-    ] = None,
+    both_ways: Annotated[bool | None, typer.Option("--both-ways/--one-way", help="Mirror in both directions.")] = None,
     directory: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder for the files.")] = Path(),
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:

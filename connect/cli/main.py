@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
@@ -11,7 +10,7 @@ import typer
 
 from connect.cli import options_and_help as options
 from connect.cli.commands import connectors
-from connect.cli.console import EXIT_ERROR, EXIT_OK, checked_log_options, configure_logging, run_command
+from connect.cli.console import EXIT_ERROR, EXIT_OK, checked_log_options, configure_logging, run_command, version_line
 from connect.cli.dev import dev
 from connect.cli.init import init
 from connect.cli.verify import verify
@@ -32,8 +31,6 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from connect.cli.console import version_line
-
         print(version_line())
         raise typer.Exit
 
@@ -50,16 +47,12 @@ def _heliograph(
 @app.command(short_help="Mirror sample orders between two local clusters.")
 def demo(
     directory: Annotated[
-        Path | None,
-        typer.Option("--dir", metavar="DIR", help="Folder for mm2.properties and the log.", show_default=False),
+        Path | None, typer.Option("--dir", metavar="DIR", help="Folder for mm2.properties and the log.")
     ] = None,
     rate: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Records to write per second. Default: 5000.", show_default=False),
+        int | None, typer.Option(min=1, metavar="N", help="Records to write per second. Default: 5000.")
     ] = None,
-    svg: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Save the output as a picture.", show_default=False)
-    ] = None,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the output as a picture.")] = None,
 ) -> None:
     """Mirror sample orders between two Kafka clusters on this machine, kill the mirror, compare, and move a group.
 
@@ -98,14 +91,7 @@ def status(
     from connect.cli.commands.lag_and_status import run_status
 
     options.finish(
-        partial(
-            run_status,
-            file,
-            rest=rest or (),
-            as_json=as_json,
-            watch=watch,
-            every_s=options.refresh_s(every, watch=watch),
-        )
+        run_status, file, rest=rest or (), as_json=as_json, watch=watch, every_s=options.refresh_s(every, watch=watch)
     )
 
 
@@ -132,16 +118,14 @@ def lag(
     if file is not None and source is not None and source.name == "ENVIRONMENT":
         rest = None  # because a file says what to read, and the variable is a default
     options.finish(
-        partial(
-            run_lag,
-            file,
-            flow=flow,
-            top=top,
-            as_json=as_json,
-            rest=rest,
-            watch=watch,
-            every_s=options.refresh_s(every, watch=watch),
-        )
+        run_lag,
+        file,
+        flow=flow,
+        top=top,
+        as_json=as_json,
+        rest=rest,
+        watch=watch,
+        every_s=options.refresh_s(every, watch=watch),
     )
 
 
@@ -157,7 +141,7 @@ def offsets(
         Path | None, typer.Option(metavar="FILE", help="Client properties for --bootstrap-server.")
     ] = None,
     flow: options.OneFlow = None,
-    topic: Annotated[str | None, typer.Option(metavar="A,B", help="Only these topics.", show_default=False)] = None,
+    topic: Annotated[str | None, typer.Option(metavar="A,B", help="Only these topics.")] = None,
     broker_info: Annotated[bool, typer.Option("--broker-info", help="Print the brokers too.")] = False,
     watch: options.Watch = False,
     every: options.Every = None,
@@ -171,24 +155,16 @@ def offsets(
 
     topics = frozenset(filter(None, (name.strip() for name in (topic or "").split(","))))
     question = OffsetsQuestion(file, cluster, bootstrap_server, command_config, group or (), flow, topics, broker_info)
-    options.finish(
-        partial(run_offsets, question, as_json=as_json, watch=watch, every_s=options.refresh_s(every, watch=watch))
-    )
+    options.finish(run_offsets, question, as_json=as_json, watch=watch, every_s=options.refresh_s(every, watch=watch))
 
 
 @app.command("map", short_help="Print the offset map: which target offset each source offset has.")
 def offset_map(
     file: options.MirrorFile,
     flow: options.OneFlow = None,
-    topic: Annotated[
-        str | None, typer.Option(metavar="TOPIC", help="Only this source topic.", show_default=False)
-    ] = None,
-    partition: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Only this partition.", show_default=False)
-    ] = None,
-    offset: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Translate this source offset.", show_default=False)
-    ] = None,
+    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Only this source topic.")] = None,
+    partition: Annotated[int | None, typer.Option(min=0, metavar="N", help="Only this partition.")] = None,
+    offset: Annotated[int | None, typer.Option(min=0, metavar="N", help="Translate this source offset.")] = None,
     reverse: Annotated[bool, typer.Option("--reverse", help="The offset is of the remote topic.")] = False,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Rebuild the map below its start from both logs.")] = False,
     as_json: options.AsJson = False,
@@ -230,10 +206,8 @@ def plan(
     if ignore and not drift:
         raise ConfigError("--ignore needs --drift", "--ignore")
     if drift:
-        options.finish(
-            partial(run_drift, file, flow=flow, as_json=as_json, everything=everything, ignored=ignore or ())
-        )
-    options.finish(partial(run_plan, file, flow=flow, as_json=as_json, everything=everything))
+        options.finish(run_drift, file, flow=flow, as_json=as_json, everything=everything, ignored=ignore or ())
+    options.finish(run_plan, file, flow=flow, as_json=as_json, everything=everything)
 
 
 @app.command(short_help="Show clusters and flows from their heartbeats.")
@@ -250,7 +224,7 @@ def topology(
     that does not answer."""
     from connect.cli.commands.topology import run_topology
 
-    options.finish(partial(run_topology, file, stale_after_s=stale_after, as_json=as_json))
+    options.finish(run_topology, file, stale_after_s=stale_after, as_json=as_json)
 
 
 @app.command(short_help="Check where a start would continue, and what blocks it.")
@@ -267,7 +241,7 @@ def takeover(
     Exit codes: 0 it can start, 2 a start is blocked, 1 an error or an incomplete check."""
     from connect.cli.commands.takeover import run_check
 
-    options.finish(partial(run_check, file, flow=flow, as_json=as_json, everything=everything))
+    options.finish(run_check, file, flow=flow, as_json=as_json, everything=everything)
 
 
 app.command(short_help="Compare what a flow has copied with its source.")(verify)
@@ -314,7 +288,6 @@ def failover(
     moved and the command of --on-done fails, it is 1."""
     from connect.cli.commands.failover import FailoverArguments, run_failover
 
-    _warn_of_undo_file(undo_file)
     arguments = FailoverArguments(
         file, source, target, groups or (), rest or (), executes=execute, asks=not yes, gone=source_gone,
         denies_writes=deny_writes, rewinds=rewind or (), keeps=keep_offset or (),
@@ -322,14 +295,7 @@ def failover(
         timeout_s=timeout, as_json=as_json, everything=everything, accepts=accept or (), verifies=verify,
         verify_within_s=verify_within,
     )  # fmt: skip
-    options.finish(partial(run_failover, arguments))
-
-
-def _warn_of_undo_file(undo_file: Path | None) -> None:
-    from connect.cli.commands.failover import warn
-
-    if undo_file is not None:
-        warn("--undo-file has no effect: heliograph undo reads the journal on the target")
+    options.finish(run_failover, arguments)
 
 
 @app.command(cls=options.FailoverCommand, short_help="Move groups back to their original cluster.")
@@ -363,21 +329,18 @@ def failback(
     Exit codes: 0 all groups moved, 2 none moved, 3 some moved, 1 an error. A no to the question is 2."""
     from connect.cli.commands.failover import FailoverArguments, run_failback
 
-    _warn_of_undo_file(undo_file)
     arguments = FailoverArguments(
         file, source, target, groups or (), rest or (), executes=execute, asks=not yes, rewinds=rewind or (),
         keeps=keep_offset or (), leaves_unreplicated=leave_unreplicated, sample=sample, timeout_s=timeout,
         as_json=as_json, everything=everything, accepts=accept or (), verifies=verify, verify_within_s=verify_within,
     )  # fmt: skip
-    options.finish(partial(run_failback, arguments))
+    options.finish(run_failback, arguments)
 
 
 @app.command(short_help="Undo the last failover or failback.")
 def undo(
     file: options.MirrorFile,
-    target: Annotated[
-        str, typer.Option("--to", metavar="CLUSTER", help="Cluster that groups were moved to.", show_default=False)
-    ],
+    target: Annotated[str, typer.Option("--to", metavar="CLUSTER", help="Cluster that groups were moved to.")],
     execute: options.Execute = False,
     yes: options.Yes = False,
     rest: options.Rest = None,
@@ -392,21 +355,18 @@ def undo(
     from connect.cli.commands.failover import FailoverArguments, run_undo
 
     arguments = FailoverArguments(file, source, target, rest=rest or (), executes=execute, asks=not yes)
-    options.finish(partial(run_undo, arguments))
+    options.finish(run_undo, arguments)
 
 
 @app.command(short_help="Print unreplicated records, which only the old primary has.")
 def unreplicated(
     file: options.MirrorFile,
-    target: Annotated[str, typer.Option("--to", metavar="CLUSTER", help="The new primary.", show_default=False)],
+    target: Annotated[str, typer.Option("--to", metavar="CLUSTER", help="The new primary.")],
     source: Annotated[
-        str | None,
-        typer.Option(
-            "--from", metavar="CLUSTER", help="The old primary. Default: the file's only source.", show_default=False
-        ),
+        str | None, typer.Option("--from", metavar="CLUSTER", help="The old primary. Default: the file's only source.")
     ] = None,
     export: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Export the records, one file per partition.", show_default=False)
+        Path | None, typer.Option(metavar="DIR", help="Export the records, one file per partition.")
     ] = None,
     append: Annotated[bool, typer.Option("--append", help="Append the records to the new primary.")] = False,
     as_json: options.AsJson = False,
@@ -416,7 +376,7 @@ def unreplicated(
     Exit codes: 0 there are none, or they were appended; 2 there are some; 1 an error."""
     from connect.cli.commands.failover import run_unreplicated
 
-    options.finish(partial(run_unreplicated, file, source, target, export_to=export, appends=append, as_json=as_json))
+    options.finish(run_unreplicated, file, source, target, export_to=export, appends=append, as_json=as_json)
 
 
 @app.command(short_help="Print the reference of all settings, as Markdown.")
@@ -437,7 +397,7 @@ def config(
 def mirror(
     file: options.AnyMirrorFile = None,
     clusters: Annotated[
-        list[str] | None, typer.Option(metavar="ALIAS ...", help="Only flows to these clusters.", show_default=False)
+        list[str] | None, typer.Option(metavar="ALIAS ...", help="Only flows to these clusters.")
     ] = None,
     resource: Annotated[
         str | None,

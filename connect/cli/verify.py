@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,38 +14,29 @@ def verify(
     file: AnyMirrorFile = None,
     flow: OneFlow = None,
     topics: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TOPIC", help="Only these source topics, by name or pattern.", show_default=False),
+        list[str] | None, typer.Option(metavar="TOPIC", help="Only these source topics, by name or pattern.")
     ] = None,
     begin: Annotated[
-        str | None,
-        typer.Option("--from", metavar="TIME", help="From this time on, as 2026-11-20T11:00Z.", show_default=False),
+        str | None, typer.Option("--from", metavar="TIME", help="From this time on, as 2026-11-20T11:00Z.")
     ] = None,
-    to: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only records before this time.", show_default=False)
-    ] = None,
+    to: Annotated[str | None, typer.Option(metavar="TIME", help="Only records before this time.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Compare what earlier runs have verified too.")] = False,
     rate: Annotated[
         int, typer.Option(min=0, metavar="BYTES", help="Limit of source bytes read a second; 0: unlimited.")
     ] = 0,
     memory: Annotated[int, typer.Option(min=1, metavar="MB", help="Memory for the records of each task.")] = 64,
     tasks: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Spark tasks at once. Default: one a core.", show_default=False),
+        int | None, typer.Option(min=1, metavar="N", help="Spark tasks at once. Default: one a core.")
     ] = None,
     report: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write the report to a .txt, .json or .html file.", show_default=False),
+        Path | None, typer.Option(metavar="FILE", help="Write the report to a .txt, .json or .html file.")
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Verify what is copied meanwhile too, until Ctrl-C.")] = False,
     as_json: AsJson = False,
     check_report: Annotated[
         Path | None,
         typer.Option(
-            "--check",
-            metavar="REPORT",
-            help="Only check the SHA-256 of a .json or .html report, and what it shows.",
-            show_default=False,
+            "--check", metavar="REPORT", help="Only check the SHA-256 of a .json or .html report, and what it shows."
         ),
     ] = None,
 ) -> None:
@@ -59,8 +49,8 @@ def verify(
     from connect.cli.commands import verify as command
 
     if check_report is not None:
-        finish(partial(command.check_report, check_report))
+        finish(command.check_report, check_report)
     arguments = command.VerifyArguments(
         file, flow, tuple(topics or ()), begin, to, full, rate, memory, tasks, report, watch, as_json
     )
-    finish(partial(command.run_verify, arguments))
+    finish(command.run_verify, arguments)

@@ -27,7 +27,8 @@ from rest.bodies import json_response
 from rest.errors import RestError
 from rest.other_workers import Forwarder
 from rest.request_handling import CALLER
-from rest.ui.flows_and_workers import SOURCE, FlowWorkers, Herders, KeptAnswers, UiFlow, details_together, flows_of
+from rest.rest_config import Flows
+from rest.ui.flows_and_workers import SOURCE, FlowWorkers, KeptAnswers, UiFlow, details_together, flows_of
 from rest.ui.snapshots import LiveFeed, Snapshots
 
 _ROOT: Final = Path(__file__).with_name("static")
@@ -99,16 +100,11 @@ DETAILS: Final = "details"
 
 
 class Dashboard:
-    """The ASGI application below ``/ui``.
-
-    Args:
-        request_s: Time limit of a report.
-        forwarder: Sends requests to other workers.
-    """
+    """The ASGI application below ``/ui``; ``request_s`` limits the time of a report."""
 
     def __init__(self, request_s: float, forwarder: Forwarder) -> None:
         #: Of the process; read for every request, so flows may be added later.
-        self.herders: Herders = {}
+        self.herders: Flows = {}
         self._request_s = request_s
         self._files: StaticFiles | None = None
         self._answers = KeptAnswers()

@@ -19,16 +19,8 @@ from connect.core.herder_api import HerderApi, NotFound
 from connect.core.model import State
 from connect.kafka.concurrency import Scope, first_of, gather_limited, wall_ms
 from rest.errors import RestError
-from rest.ui.flows_and_workers import (
-    SOURCE,
-    FlowWorkers,
-    Herders,
-    KeptAnswers,
-    UiFlow,
-    flows_of,
-    problems,
-    rates_together,
-)
+from rest.rest_config import Flows
+from rest.ui.flows_and_workers import SOURCE, FlowWorkers, KeptAnswers, UiFlow, flows_of, problems, rates_together
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +40,7 @@ class Snapshots:
         self._answers = answers
         self._workers = workers
 
-    async def take(self, herders: Herders) -> dict[str, Any]:
+    async def take(self, herders: Flows) -> dict[str, Any]:
         """Return all flows by name: each its overview report and the states of its connectors."""
         flows = await flows_of(herders)
         are_summed = len(flows) <= _MOST_SUMMED
@@ -65,11 +57,11 @@ class Snapshots:
         answer = await self._answers.get(
             (OVERVIEW, flow.prefix, name), lambda: flow.herder.connector_report(name, OVERVIEW, {}), within_s=_WITHIN_S
         )
-        overview, error = answer.data, answer.problem
-        if answer.late_s is not None:
-            error = f"{flow.name} has given no overview for {answer.late_s:.0f} s."
+        overview, error, now_s = answer.data, answer.problem, asyncio.get_running_loop().time()
+        if answer.asking is not None:
+            error = f"{flow.name} has given no overview for {now_s - answer.began_s:.0f} s."
         if overview is not None and error is not None:
-            error = f"{error} What you see is {answer.age_s:.0f} s old."
+            error = f"{error} What you see is {now_s - answer.found_s:.0f} s old."
         if overview is not None and is_summed:
             overview = await self._summed(flow, overview)
         states = {part: _state(flow.herder, name) for part, name in flow.connectors.items()}

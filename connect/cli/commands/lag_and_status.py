@@ -55,10 +55,8 @@ def _flow(one: FlowSeen, *, is_wide: bool) -> Iterator[RenderableType]:
     if one.lag["furthest"]:
         yield _table(one.lag["furthest"], is_wide=is_wide)
     unknown = list(one.lag["unknown"].values())
-    for why in unknown[:_UNKNOWN_NAMED]:
-        yield text(f"  not checked: {why}", ERROR)
-    if len(unknown) > _UNKNOWN_NAMED:
-        yield text(f"  not checked: {len(unknown) - _UNKNOWN_NAMED} more", ERROR)
+    more = [f"{len(unknown) - _UNKNOWN_NAMED} more"] if len(unknown) > _UNKNOWN_NAMED else []
+    yield from (text(f"  not checked: {why}", ERROR) for why in (*unknown[:_UNKNOWN_NAMED], *more))
 
 
 def _table(rows: Sequence[Mapping[str, Any]], *, is_wide: bool) -> Table:
@@ -88,12 +86,8 @@ def run_lag(
     every_s: float = 2.0,
 ) -> int:
     """Print the lags and return the exit code: 0, or 1 for an incomplete check or a flow that copies nothing because it
-    has no topics or its connector is stopped; with ``watch`` show a page until Ctrl-C.
-
-    Raises:
-        ConfigError: The file or an argument is wrong.
-        HeliographError: A cluster or the worker does not answer.
-    """
+    has no topics or its connector is stopped; with ``watch`` show a page until Ctrl-C. Raises ConfigError if the file
+    or an argument is wrong, HeliographError if a cluster or the worker does not answer."""
     if (file is None) == (rest is None):
         raise ConfigError("give either mm2.properties or --rest")
     looks = _looks(file, rest, flow, top)
@@ -156,11 +150,10 @@ def show_statuses(seen: Sequence[FlowSeen]) -> None:
             show(f"  {sentence}")
         for action in verdict.actions:
             show(f"  Do: {action}")
-    for one in seen:
-        show(f"Failover {one.facts.flow}: {one.verdict.failover.sentence}")
-    for one in seen:
-        if one.verdict.verified:
-            show(f"Copy of {one.facts.flow}: {one.verdict.verified}")
+    lines = [f"Failover {one.facts.flow}: {one.verdict.failover.sentence}" for one in seen]
+    lines += [f"Copy of {one.facts.flow}: {one.verdict.verified}" for one in seen if one.verdict.verified]
+    for line in lines:
+        show(line)
 
 
 def _behind(one: FlowSeen) -> str:

@@ -10,7 +10,6 @@ import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote
 
@@ -23,7 +22,6 @@ from connect.core.errors import ConfigError, HeliographError, RetriableError
 _TIMEOUT: Final = httpx.Timeout(connect=10.0, read=200.0, write=30.0, pool=10.0)
 #: How a worker answers if it does not have the path (Jersey's text), and a mirror at a path above its flows.
 _NO_ROUTE: Final = ("HTTP 404 Not Found", "No replication flow found for source 'connectors'")
-
 
 _USER: Final = "HELIOGRAPH_USER"
 _PASSWORD: Final = "HELIOGRAPH_PASSWORD"
@@ -97,20 +95,16 @@ def flow_url(url: str, source: str, target: str) -> str:
 
 class RestClient:
     """One worker, or one flow of a dedicated mirror (``http://host:port/us/eu``), with the user of the environment.
-
-    Raises:
-        ConfigError: ``url``, the value of ``option``, is not an http or https URL, or contains a user; or a file that
-            the environment names cannot be read.
-    """
+    Raises ConfigError if ``url``, the value of ``option``, is not an http or https URL, or contains a user, or if a
+    file that the environment names cannot be read."""
 
     def __init__(self, url: str, option: str = "--rest") -> None:
         parsed = _parsed(url, option)
         self.shown_url = url.rstrip("/")
-        headers = {"accept": "application/json", **_authorization(parsed)}
         self._client = httpx.Client(
             base_url=url,
             timeout=_TIMEOUT,
-            headers=headers,
+            headers={"accept": "application/json", **_authorization(parsed)},
             verify=_tls_context(),
             # A proxy of the environment would get the password of this machine's worker, unencrypted.
             trust_env=not is_loopback(parsed.host),
@@ -119,9 +113,7 @@ class RestClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, _type: type[BaseException] | None, _value: BaseException | None, _: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._client.close()
 
     @staticmethod
@@ -130,12 +122,8 @@ class RestClient:
         return "/".join(("/connectors", quote(name, safe=""), *rest))
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """Send a request and return the JSON of the answer, None if it is empty.
-
-        Raises:
-            WorkerRefused: The worker answers with an error.
-            WorkerUnreachable: It does not answer, or the answer is not a worker's.
-        """
+        """Send a request and return the JSON of the answer, None if it is empty. Raises WorkerRefused if the worker
+        answers with an error; WorkerUnreachable if it does not answer, or if the answer is not a worker's."""
         content = None if body is None else json.dumps(body).encode()
         headers = {} if body is None else {"content-type": "application/json"}
         try:
@@ -180,7 +168,7 @@ class RestClient:
 
 _OK: Final = 200
 _NOT_FOUND: Final = 404
-_CLASSES: Final = ("MirrorSourceConnector", "MirrorSource")
+SOURCE_CLASSES: Final = ("MirrorSourceConnector", "MirrorSource")
 _CHECKPOINT_CLASSES: Final = ("MirrorCheckpointConnector", "MirrorCheckpoint")
 
 
@@ -227,25 +215,28 @@ def find_control(closing: ExitStack, urls: Sequence[str], source: str, target: s
             worker = closing.enter_context(RestClient(place))
             try:
                 known = worker.connectors()
-            except WorkerRefused as error:
-                if error.status != _NOT_FOUND:  # because such a worker answers, and runs other flows
+            except (WorkerRefused, WorkerUnreachable) as error:
+                is_other = isinstance(error, WorkerRefused) and error.status == _NOT_FOUND
+                if not is_other:  # because such a worker answers, and runs other flows
                     errors.append(error)
                 continue
-            except WorkerUnreachable as error:
-                errors.append(error)
-                continue
             of_flow = {
-                known_name: config.get("connector.class", "").strip().rpartition(".")[2]
+                known_name: class_of(config)
                 for known_name, one in known.items()
                 if is_of(config := one["info"]["config"], source, target)
             }
             checkpoints = sorted(one for one, kind in of_flow.items() if kind in _CHECKPOINT_CLASSES)
             for known_name in sorted(of_flow, key=lambda one: (one != name, one)):
-                if of_flow[known_name] in _CLASSES:
+                if of_flow[known_name] in SOURCE_CLASSES:
                     return RestControl(worker, known_name, checkpoints)
     if len(errors) == 2 * len(urls) and errors:
         raise errors[0]
     return None
+
+
+def class_of(config: Mapping[str, str]) -> str:
+    """Return the class of a connector without its package."""
+    return config.get("connector.class", "").strip().rpartition(".")[2]
 
 
 def is_of(config: Mapping[str, str], source: str, target: str) -> bool:

@@ -31,9 +31,8 @@ _BECAUSE: Final = {
 
 
 def run_check(file: Path, *, flow: str | None, as_json: bool, everything: bool, watch_s: float = WATCH_S) -> int:
-    """Print the checks and return the exit code: 0 a start is fine, 2 it is blocked, 1 for an incomplete check.
-
-    Raises ConfigError if the file is wrong."""
+    """Print the checks and return the exit code: 0 a start is fine, 2 it is blocked, 1 for an incomplete check. Raises
+    ConfigError if the file is wrong."""
     checks = asyncio.run(_check_all(chosen_flows(file, flow), watch_s))
     if as_json:
         show_json({"format": FORMAT, "flows": [_as_json(one) for one in checks]})
@@ -83,12 +82,9 @@ def _show(checked: TakeoverCheck, *, everything: bool) -> None:
         checked.partitions,
         key=lambda one: (not one.stops, not one.met, -one.lost, -one.beyond, -one.lag, one.topic, one.partition),
     )
-    behind = sum(one.lag for one in ordered)
-    partitions, records = counted(len(ordered), "partition"), counted(behind, "record")
-    if ordered or not checked.unknown:
-        show(f"{checked.flow}: {partitions}, {records} to copy from where a run would start")
-    else:
-        show(f"{checked.flow}: not everything could be checked")
+    partitions, records = counted(len(ordered), "partition"), counted(sum(one.lag for one in ordered), "record")
+    headline = f"{partitions}, {records} to copy from where a run would start"
+    show(f"{checked.flow}: {headline if ordered or not checked.unknown else 'not everything could be checked'}")
     rows = [tuple(row) for row in listed(ordered, _cells, everything=everything)]
     # A short name is not broken, because the other columns have spaces to break at.
     whole = _COLUMNS[:1] if max((len(str(row[0])) for row in rows), default=0) <= _SHORT else ()
