@@ -58,10 +58,8 @@ class ForwardedCallers:
         except (ValueError, LookupError):
             raise BadRequest("The user of the forwarded request cannot be read.") from None
         if abs(now_s - sent_s) > FORWARDED_WITHIN_S:
-            raise Forbidden(
-                f"The forwarded request is from another time than the last {FORWARDED_WITHIN_S:.0f} s. Set the clocks "
-                "of the workers' machines."
-            )
+            late = f"The forwarded request is from another time than the last {FORWARDED_WITHIN_S:.0f} s."
+            raise Forbidden(f"{late} Set the clocks of the workers' machines.")
         while self._until_s and next(iter(self._until_s.values())) < now_s:
             del self._until_s[next(iter(self._until_s))]
         if nonce in self._until_s:

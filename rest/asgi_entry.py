@@ -98,9 +98,8 @@ def _pattern(origin: str) -> re.Pattern[str]:
 
 def _checked(rule: HeaderRule) -> HeaderRule:
     if rule.action.endswith("Date") and re.fullmatch(r"-?\d+", rule.value) is None:
-        raise ConfigError(
-            f"{rule.action} {rule.name}: '{rule.value}' is not a number of milliseconds from now", _RULES_KEY
-        )
+        text = f"{rule.action} {rule.name}: '{rule.value}' is not a number of milliseconds from now"
+        raise ConfigError(text, _RULES_KEY)
     if not (rule.name.isascii() and rule.value.isprintable() and rule.value.isascii()):
         raise ConfigError(f"the header {rule.name!r} contains characters that a header cannot contain", _RULES_KEY)
     return rule
@@ -120,9 +119,7 @@ class Guard:
     None for any; ``headers``, those of answers, know the allowed origins."""
 
     def __init__(self, authenticator: Authenticator, hosts: frozenset[str] | None, headers: AnswerHeaders) -> None:
-        self._authenticator = authenticator
-        self._hosts = hosts
-        self._headers = headers
+        self._authenticator, self._hosts, self._headers = authenticator, hosts, headers
 
     async def admit(self, scope: Scope, path: str, forwarded: Caller | None) -> Response | None:
         """Return the refusal of a request; None if it is admitted, and then ``scope`` holds its caller. ``forwarded``:
@@ -151,12 +148,9 @@ class Guard:
         scope[CALLER] = caller
         if caller.role < needed:
             log.info("%s refused: %s has the role %s", _request(method, path), caller.name, caller.role.name.lower())
-            return error_response(
-                403,
-                f"This needs the role {needed.name.lower()}, and {caller.name} has {caller.role.name.lower()}. An "
-                "administrator of the worker assigns roles in rest.auth.admins, rest.auth.operators and "
-                "rest.auth.viewers.",
-            )
+            lists = "rest.auth.admins, rest.auth.operators and rest.auth.viewers"
+            has = f"This needs the role {needed.name.lower()}, and {caller.name} has {caller.role.name.lower()}."
+            return error_response(403, f"{has} An administrator of the worker assigns roles in {lists}.")
         return None
 
 
@@ -198,10 +192,13 @@ class AsgiEntry:
         async def answer(message: Message) -> None:
             nonlocal status
             status = message.get("status", status)
+            if self._headers is not None and message["type"] == "http.response.start":
+                headers = MutableHeaders(raw=list(message.get("headers", ())))
+                self._headers.add_to(headers, scope["method"], Headers(scope=scope), time.time())
+                message = {**message, "headers": headers.raw}
             await send(message)
 
-        send_answer = self._with_headers(scope, answer)
-        with self._budget.share(network_of(_peer(scope))) as share:
+        with BodyShare(self._budget, network_of(_peer(scope))) as share:
             inner = {**scope, "path": path, "method": method, SHARE: share, NOTED: {}}
             forwarded: Caller | None = None
             try:
@@ -214,11 +211,11 @@ class AsgiEntry:
                     forwarded, receive = await self._forwarded(inner, receive, share)
                     inner_path = below_flow(path) if self.has_flows else path
                     app = await self.guard.admit(inner, inner_path, forwarded) or self._app_of(path)
-                await (app or html_page(404, scope["method"]))(inner, receive, send_answer)
+                await (app or html_page(404, scope["method"]))(inner, receive, answer)
             except RequestRefused as error:
-                await error_response(status_of(error), str(error))(inner, receive, send_answer)
+                await error_response(status_of(error), str(error))(inner, receive, answer)
             except RestError as error:
-                await response_of(error)(inner, receive, send_answer)
+                await response_of(error)(inner, receive, answer)
             except Exception:
                 # The framework answers, then raises the error again; rest.errors has already logged it.
                 log.debug("%s %s failed", scope["method"], scope["path"], exc_info=True)
@@ -267,9 +264,8 @@ class AsgiEntry:
         query = scope["query_string"].decode("ascii")
         url = join(self.own_url, f"{scope['path']}{'?' if query else ''}{query}")
         asked = herder_api.ForwardedRequest(scope["method"], url, user, body)
-        herder.check_forwarded(
-            asked, request.get(herder_api.SIGNATURE_HEADER), request.get(herder_api.ALGORITHM_HEADER)
-        )
+        signature, algorithm = request.get(herder_api.SIGNATURE_HEADER), request.get(herder_api.ALGORITHM_HEADER)
+        herder.check_forwarded(asked, signature, algorithm)
         caller = self._forwarded_callers.caller(user, time.time())
         share.release()
         left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
@@ -300,20 +296,6 @@ class AsgiEntry:
         noted |= scope[NOTED]
         role = caller.role.name.lower()
         herder.record(AuditEntry("rest", method, path, caller.name, role, status=status, **noted))
-
-    def _with_headers(self, scope: Scope, send: Send) -> Send:
-        headers = self._headers
-        if headers is None:
-            return send
-
-        async def decorated(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                answer = MutableHeaders(raw=list(message.get("headers", ())))
-                headers.add_to(answer, scope["method"], Headers(scope=scope), time.time())
-                message = {**message, "headers": answer.raw}
-            await send(message)
-
-        return decorated
 
 
 def path_as_it_came(path: str) -> str | None:
@@ -351,17 +333,10 @@ class OneHerder:
 
 class ManyHerders:
     """An application that passes ``/{source}/{target}/...`` to that flow's herder, for a dedicated mirror (KIP-710).
-
-    Args:
-        app: The application below each flow.
-        flows: Read for every request, so flows may be added later.
-        top: Serves ``/health`` and ``/metrics`` above the flows; None: both are 404.
-    """
+    ``flows`` is read for every request; ``top`` serves ``/health`` and ``/metrics``, which are 404 without it."""
 
     def __init__(self, app: ASGIApp, flows: Flows, top: TopOfFlows | None) -> None:
-        self._app = app
-        self._flows = flows
-        self._top = top
+        self._app, self._flows, self._top = app, flows, top
 
     def herder_of(self, path: str) -> HerderApi | None:
         """Return the herder of the flow to which a path belongs."""
@@ -394,9 +369,7 @@ class TopOfFlows:
     _WORST_FIRST: Final = (500, 503, 200)
 
     def __init__(self, flows: Flows, metrics: Metrics, health_timeout_s: float) -> None:
-        self._flows = flows
-        self._metrics = metrics
-        self._health_timeout_s = health_timeout_s
+        self._flows, self._metrics, self._health_timeout_s = flows, metrics, health_timeout_s
 
     def herder_of(self, path: str) -> HerderApi | None:
         return None

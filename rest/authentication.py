@@ -126,10 +126,8 @@ def file_of_login_config(path: str) -> str:
             raise JaasError("has no entry KafkaConnect { ... };")
         module = parse_jaas(entry.group(1))
     except (OSError, UnicodeError) as error:
-        raise ConfigError(
-            f"{LOGIN_CONFIG} = {path} cannot be read: {getattr(error, 'strerror', '') or type(error).__name__}",
-            LOGIN_CONFIG,
-        ) from None
+        why = getattr(error, "strerror", "") or type(error).__name__
+        raise ConfigError(f"{LOGIN_CONFIG} = {path} cannot be read: {why}", LOGIN_CONFIG) from None
     except JaasError as error:
         raise ConfigError(f"{LOGIN_CONFIG} = {path} {error}", LOGIN_CONFIG) from None
     if not module.login_module.endswith(_MODULE) or not module.options.get("file"):
@@ -183,9 +181,8 @@ class BearerTokens:
                 try:
                     self._keys, self._read_s = await self._fetched(), now_s
                 except (httpx.HTTPError, JoseError, OSError, ValueError, TypeError, LookupError) as error:
-                    log.warning(
-                        "%s = %s: no keys: %s", JWKS_URL, self._settings.url, str(error) or type(error).__name__
-                    )
+                    why = str(error) or type(error).__name__
+                    log.warning("%s = %s: no keys: %s", JWKS_URL, self._settings.url, why)
             if self._keys is None or now_s - self._read_s > _JWKS_LAST_S:
                 raise KeysMissing("The keys that verify tokens cannot be read now; see the worker's log.")
             return self._keys
@@ -249,9 +246,8 @@ class Authenticator:
         #: Whether users must authenticate.
         self.is_needed = bool(self._files or self._tokens or by_certificate)
         #: The header of an answer 401, which names what a client may use.
-        self.challenge = ", ".join(
-            [*(['Basic realm="Kafka Connect"'] if self._files else []), *(["Bearer"] if self._tokens else [])]
-        )
+        ways = ('Basic realm="Kafka Connect"' if self._files else "", "Bearer" if self._tokens else "")
+        self.challenge = ", ".join(filter(None, ways))
 
     async def caller(self, scope: Scope, authorization: str | None) -> Caller:
         """Return the user of a request. Raises Unauthenticated, KeysMissing."""

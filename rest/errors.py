@@ -171,7 +171,6 @@ def html_page(status: int, method: str) -> Response:
     if method not in ("GET", "POST", "HEAD"):
         return Response(b"", status, headers)
     text = f"{status} {HTTPStatus(status).phrase}"
-    page = (
-        f"<html>\n<head>\n<title>Error {text}</title>\n</head>\n<body>\n<h2>HTTP ERROR {text}</h2>\n</body>\n</html>\n"
-    )
+    head, body = f"<title>Error {text}</title>", f"<h2>HTTP ERROR {text}</h2>"
+    page = f"<html>\n<head>\n{head}\n</head>\n<body>\n{body}\n</body>\n</html>\n"
     return Response(page, status, {**headers, "content-type": "text/html;charset=iso-8859-1"})

@@ -70,17 +70,13 @@ class Forwarder:
         """Send a request; ``url`` is absolute, with an encoded path. Raises RestError if the other worker refuses, with
         its status and message, or advertises our own URL; Unreachable if it does not answer."""
         if self.own_url is not None and url.startswith(self.own_url):
-            raise RestError(
-                409,
-                f"The worker that must answer this request advertises {self.own_url}, as this worker does. Set "
-                "rest.advertised.host.name, or listeners, on each worker of the group to an address of its machine.",
-            )
-        content = {} if body is None else {"content-type": JSON}
+            same = f"The worker that must answer this request advertises {self.own_url}, as this worker does."
+            keys = "rest.advertised.host.name, or listeners, on each worker of the group"
+            raise RestError(409, f"{same} Set {keys} to an address of its machine.")
+        sent = {"accept": JSON, **({} if body is None else {"content-type": JSON}), **(headers or {})}
         try:
             client = self._client("https" if url.startswith("https:") else "http")
-            response = await client.request(
-                method, url, content=body, headers={"accept": JSON, **content, **(headers or {})}
-            )
+            response = await client.request(method, url, content=body, headers=sent)
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             reason = str(error) or type(error).__name__
             log.warning("Could not reach another worker, %s %s: %s", method, url.partition("?")[0], reason)
@@ -165,9 +161,8 @@ class InternalClient:
             return bodies.CONFIG_INFOS.validate_json(answer.body)
         except ValidationError:
             # Its text quotes the answer, which may have secrets of the config.
-            raise Unreachable(
-                500, f"The worker at {url} did not answer with a validation of the config. Check its version and log."
-            ) from None
+            said = f"The worker at {url} did not answer with a validation of the config. Check its version and log."
+            raise Unreachable(500, said) from None
 
     async def has_class(self, url: str, connector_class: str) -> bool:
         """Return whether the worker at ``url`` has a class. Errors as :meth:`Forwarder.send`."""

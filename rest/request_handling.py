@@ -7,11 +7,10 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Self, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from fastapi import Depends, Path, Query, Request
@@ -44,8 +43,14 @@ SHARE: Final = "heliograph.share"
 #: Limit for requests between workers: a connector with a thousand tasks has 2 MB of configs.
 WORKERS_BODY_BYTES: Final = 10 << 20
 WORKERS_BODY_ELEMENTS: Final = 1_000_000
-#: Java's message.
+#: Java's messages.
+_TWO_HOPS: Final = (
+    "Request '%s %s' failed because it couldn't find the target Connect worker within two hops (between workers)."
+)
 _CONFLICT: Final = "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"
+_NO_LEADER: Final = (
+    "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was underway."
+)
 _MAX_INT: Final = 2**31 - 1
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,10}")
 
@@ -70,15 +75,6 @@ class BodyBudget:
         self._most_bytes = most_bytes
         self._held: Counter[str] = Counter()
 
-    @contextmanager
-    def share(self, address: str) -> Iterator[BodyShare]:
-        """Yield the share of a request, which it gives back at its end."""
-        share = BodyShare(self, address)
-        try:
-            yield share
-        finally:
-            share.release()
-
     def take(self, address: str, size: int) -> None:
         """Add bytes; a negative ``size`` gives them back. Raises BodyRefused (503)."""
         if size > 0 and (
@@ -91,12 +87,16 @@ class BodyBudget:
 
 
 class BodyShare:
-    """The bytes of one request in a :class:`BodyBudget`."""
+    """The bytes of one request in a :class:`BodyBudget`, given back at the end of its context."""
 
     def __init__(self, budget: BodyBudget, address: str) -> None:
-        self._budget = budget
-        self._address = address
-        self._bytes = 0
+        self._budget, self._address, self._bytes = budget, address, 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def take(self, size: int) -> None:
         """Add bytes. Raises BodyRefused (503)."""
@@ -205,9 +205,8 @@ class Call:
             before = {}
         whole = {**before, **after} if patches else after
         # With the class of the config itself, because its secrets are declared there.
-        self.note(
-            connector=name, changed=changed_keys(before, whole, lambda each: self.herder.without_secrets("", each))
-        )
+        changed = changed_keys(before, whole, lambda each: self.herder.without_secrets("", each))
+        self.note(connector=name, changed=changed)
 
     async def within_time(self, operation: Awaitable[T]) -> T:
         """Wait for the herder until the time limit of the request, which begins with the first wait. Raises TimedOut,
@@ -241,19 +240,10 @@ class Call:
         """Forward at most twice: a user's request with ``forward=true``, then with ``forward=false``."""
         path = self.request.scope["path"]
         if self._is_second_hop:
-            log.error(
-                "Request '%s %s' failed because it couldn't find the target Connect worker within two hops (between "
-                "workers).",
-                self.request.method,
-                path,
-            )
+            log.error(_TWO_HOPS, self.request.method, path)
             raise RestError(409, _CONFLICT) from elsewhere
         if elsewhere.url is None:
-            raise RestError(
-                409,
-                "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was "
-                "underway.",
-            ) from elsewhere
+            raise RestError(409, _NO_LEADER) from elsewhere
         query = [(name, value) for name, value in parse_qsl(self.request.url.query, True) if name != "forward"]
         query.append(("forward", "false" if self.request.query_params.get("forward", "").strip() else "true"))
         url = join(elsewhere.url, f"{path}?{urlencode(query)}")

@@ -23,14 +23,8 @@ _ROLES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class JwtSettings:
-    """Which bearer tokens are accepted.
-
-    Args:
-        url: Of the JWKS, https or file.
-        refresh_ms: How long its keys are used before they are read again.
-        issuer, audiences: What a token must have; of the audiences one.
-        principal_claim, groups_claim: The claims with the user's name and groups.
-    """
+    """Which bearer tokens are accepted: the ``url`` of the JWKS, https or file; how long its keys are used before they
+    are read again; what a token must have, of the audiences one; the claims with the user's name and groups."""
 
     url: str
     refresh_ms: int
@@ -91,18 +85,13 @@ class RestSettings:
     """The parsed settings of :data:`connect.core.config.rest_settings.REST`.
 
     Args:
-        listeners: Listeners of the API.
         admin_listeners: Listeners of the loggers; None: those of the API, empty: none.
         advertised_host, advertised_port, advertised_scheme: Advertised to other workers instead of the first
             listener's.
         allowed_origins, allowed_methods: For cross-origin requests; no origins: browsers allow none.
-        header_rules: For every answer of the main listeners.
-        topic_tracking, topic_tracking_reset: ``topic.tracking.*``.
         max_request_bytes: Longest body of a user's request.
-        access: Who may use the API.
         max_connections, max_connections_per_address: Of the main and the admin listeners together.
         metrics_listeners: Listeners with only health and metrics.
-        has_ui: Whether the dashboard is served.
     """
 
     listeners: tuple[RestListener, ...] = (RestListener("http", "localhost", 8083),)

@@ -388,10 +388,8 @@ class RestServer:
         try:
             bound = await bind(listener.host, listener.port)
         except OSError as error:
-            raise CannotListen(
-                f"listeners: cannot listen on {listener}: {error.strerror or error}. Set a free address of this "
-                "machine."
-            ) from error
+            why = f"cannot listen on {listener}: {error.strerror or error}"
+            raise CannotListen(f"listeners: {why}. Set a free address of this machine.") from error
         server = uvicorn.Server(_uvicorn_config(front))
         server.config.load()
         # As uvicorn's startup does, but without its own listener and its signal handlers.

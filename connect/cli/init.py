@@ -24,11 +24,8 @@ _ANY_FACTOR: Final = "-1"
 
 
 def files(answers: Answers) -> dict[str, str]:
-    """Return the text of each file by its name; each has been parsed.
-
-    Raises:
-        ConfigError: The answers contradict each other, or result in an invalid setting.
-    """
+    """Return the text of each file by its name; each has been parsed. Raises ConfigError if the answers contradict each
+    other, or result in an invalid setting."""
     # Imported here, because the module is loaded for every command.
     from connect.core.config.properties import parse_properties
     from connect.core.config.worker_config import WorkerConfig
@@ -45,9 +42,8 @@ def files(answers: Answers) -> dict[str, str]:
             flow.settings()
         return found
     if answers.both_ways:
-        raise ConfigError(
-            "a Connect group writes to one cluster. For both ways create a second group for the other cluster"
-        )
+        text = "a Connect group writes to one cluster. For both ways create a second group for the other cluster"
+        raise ConfigError(text)
     found = {WORKER: _worker(answers), **_connectors(answers)}
     worker = WorkerConfig.parse(parse_properties(found[WORKER], WORKER))
     source_settings(parse_properties(found["mirror-source.properties"]), worker.props)
@@ -57,15 +53,8 @@ def files(answers: Answers) -> dict[str, str]:
 
 def _mm2(answers: Answers) -> str:
     us, eu = answers.source, answers.target
-    back = (
-        [
-            "",
-            "# The way back. Topic names must show the source cluster, or records would be copied in circles.",
-            *_pairs(_flow(eu, us, answers)),
-        ]
-        if answers.both_ways
-        else []
-    )
+    why = "# The way back. Topic names must show the source cluster, or records would be copied in circles."
+    back = ["", why, *_pairs(_flow(eu, us, answers))] if answers.both_ways else []
     lines = [
         f"# Mirrors {us.alias} to {eu.alias}. To check it: heliograph check {MM2}",
         f"# To start it: heliograph mirror {MM2}",
@@ -87,7 +76,7 @@ def _mm2(answers: Answers) -> str:
         *_pairs({"refresh.topics.interval.seconds": "30"}),
         "",
         "# Replication factors of new topics; -1 is the brokers' default.",
-        *_pairs(_factors()),
+        *_pairs(dict.fromkeys(FACTOR_KEYS, _ANY_FACTOR)),
         "",
         "# Several nodes with this file share the work. They need:",
         "# dedicated.mode.enable.internal.rest = true",
@@ -132,14 +121,13 @@ def _connectors(answers: Answers) -> dict[str, str]:
     clusters: dict[str, str] = {}
     for side, place in (("source", answers.source), ("target", answers.target)):
         clusters |= {f"{side}.cluster.alias": place.alias, f"{side}.cluster.bootstrap.servers": place.servers}
-    factors = _factors()
     own: dict[str, tuple[str, list[str]]] = {
         "Source": (
             "Copies records and topics.",
             [
                 *_pairs({"topics": answers.topics, "tasks.max": "4"}),
                 *_policy(answers),
-                *_pairs({key: factors[key] for key in ("replication.factor", "offset-syncs.topic.replication.factor")}),
+                *_pairs(dict.fromkeys(("replication.factor", "offset-syncs.topic.replication.factor"), _ANY_FACTOR)),
             ],
         ),
         "Checkpoint": (
@@ -153,22 +141,12 @@ def _connectors(answers: Answers) -> dict[str, str]:
         ),
         "Heartbeat": ("Shows that the flow is alive.", _pairs({"heartbeats.topic.replication.factor": _ANY_FACTOR})),
     }
-    return {
-        f"mirror-{kind.lower()}.properties": "\n".join(
-            [
-                f"# {what}",
-                *_pairs({"name": f"mirror-{kind.lower()}", "connector.class": f"{_MIRROR}Mirror{kind}Connector"}),
-                *_pairs(clusters),
-                *lines,
-            ]
-        )
-        + "\n"
-        for kind, (what, lines) in own.items()
-    }
-
-
-def _factors() -> dict[str, str]:
-    return dict.fromkeys(FACTOR_KEYS, _ANY_FACTOR)
+    found = {}
+    for kind, (what, lines) in own.items():
+        name = f"mirror-{kind.lower()}"
+        settings = {"name": name, "connector.class": f"{_MIRROR}Mirror{kind}Connector", **clusters}
+        found[f"{name}.properties"] = "\n".join([f"# {what}", *_pairs(settings), *lines, ""])
+    return found
 
 
 def _policy(answers: Answers) -> list[str]:
@@ -299,11 +277,9 @@ def _yes(given: bool | None, asks: bool, question: str) -> bool:
 def _written(texts: dict[str, str], directory: Path, *, force: bool) -> list[Path]:
     """Write all files or none. Raises ConfigError if one exists."""
     paths = {directory / name: text for name, text in texts.items()}
-    there = [str(path) for path in paths if path.exists()]
+    there = ", ".join(str(path) for path in paths if path.exists())
     if there and not force:
-        raise ConfigError(
-            f"{', '.join(there)} exists. Overwrite it with --force, or set another folder with --dir", "--force"
-        )
+        raise ConfigError(f"{there} exists. Overwrite it with --force, or set another folder with --dir", "--force")
     directory.mkdir(parents=True, exist_ok=True)
     for path, text in paths.items():
         path.write_text(text, "utf-8")

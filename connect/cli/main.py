@@ -13,7 +13,6 @@ from connect.cli.commands import connectors
 from connect.cli.console import EXIT_ERROR, EXIT_OK, checked_log_options, configure_logging, run_command, version_line
 from connect.cli.dev import dev
 from connect.cli.init import init
-from connect.cli.verify import verify
 from connect.core.errors import ConfigError
 
 PROGRAM: Final = "heliograph"
@@ -244,7 +243,51 @@ def takeover(
     options.finish(run_check, file, flow=flow, as_json=as_json, everything=everything)
 
 
-app.command(short_help="Compare what a flow has copied with its source.")(verify)
+@app.command(short_help="Compare what a flow has copied with its source.")
+def verify(
+    file: options.AnyMirrorFile = None,
+    flow: options.OneFlow = None,
+    topics: Annotated[
+        list[str] | None, typer.Option(metavar="TOPIC", help="Only these source topics, by name or pattern.")
+    ] = None,
+    begin: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="From this time on, as 2026-11-20T11:00Z.")
+    ] = None,
+    to: Annotated[str | None, typer.Option(metavar="TIME", help="Only records before this time.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Compare what earlier runs have verified too.")] = False,
+    rate: Annotated[
+        int, typer.Option(min=0, metavar="BYTES", help="Limit of source bytes read a second; 0: unlimited.")
+    ] = 0,
+    memory: Annotated[int, typer.Option(min=1, metavar="MB", help="Memory for the records of each task.")] = 64,
+    tasks: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Spark tasks at once. Default: one a core.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the report to a .txt, .json or .html file.")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Verify what is copied meanwhile too, until Ctrl-C.")] = False,
+    as_json: options.AsJson = False,
+    check_report: Annotated[
+        Path | None,
+        typer.Option(
+            "--check", metavar="REPORT", help="Only check the SHA-256 of a .json or .html report, and what it shows."
+        ),
+    ] = None,
+) -> None:
+    """Compare what a flow has copied with its source, record by record, in a Spark job of its own.
+
+    It continues where the last run ended. Progress is printed to standard error, with --json as JSON lines.
+
+    Exit codes: 0 equal (undecided records do not count), 2 differences, 1 an error, or no difference and partitions
+    that could not be compared."""
+    from connect.cli.commands import verify as command
+
+    if check_report is not None:
+        options.finish(command.check_report, check_report)
+    arguments = command.VerifyArguments(
+        file, flow, tuple(topics or ()), begin, to, full, rate, memory, tasks, report, watch, as_json
+    )
+    options.finish(command.run_verify, arguments)
 
 
 @app.command(cls=options.FailoverCommand, short_help="Move groups to the other cluster of a flow.")
@@ -268,10 +311,10 @@ def failover(
     verify_within: options.VerifyWithin = None,
     undo_file: options.UndoFile = None,
     rehearse: Annotated[
-        bool, typer.Option("--rehearse", help="Change nothing; print durations and blocked groups.", hidden=True)
+        bool, options.rare_option("--rehearse", help="Change nothing; print durations and blocked groups.")
     ] = False,
     on_done: Annotated[
-        str | None, typer.Option(metavar="COMMAND", help="Run this command after groups are moved.", hidden=True)
+        str | None, options.rare_option(metavar="COMMAND", help="Run this command after groups are moved.")
     ] = None,
     sample: options.Sample = 10,
     timeout: options.Timeout = 600.0,
@@ -443,7 +486,6 @@ def mirror(
 
 
 def main() -> NoReturn:
-    """Entry point of the ``heliograph`` command."""
     sys.exit(run_command(PROGRAM, _invoke))
 
 

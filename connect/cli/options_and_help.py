@@ -231,18 +231,12 @@ class Answers:
 
 MirrorFile = Annotated[Path, typer.Argument(metavar="mm2.properties", help="The flows and their clusters.")]
 AnyMirrorFile = Annotated[Path | None, typer.Argument(metavar="mm2.properties", help="The flows and their clusters.")]
-OneFlow = Annotated[
-    str | None, typer.Option("--flow", metavar="FLOW", help="Only this flow of the file, such as us->eu.")
-]
+OneFlow = Annotated[str | None, typer.Option(metavar="FLOW", help="Only this flow of the file, such as us->eu.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")]
 Every = Annotated[
     float | None,
     typer.Option(
-        "--every",
-        min=0.5,
-        metavar="SECONDS",
-        help="With --watch: time between refreshes.",
-        show_default=f"{_EVERY_S:g}",
+        min=0.5, metavar="SECONDS", help="With --watch: time between refreshes.", show_default=f"{_EVERY_S:g}"
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -276,11 +270,14 @@ def finish(command: Callable[P, int], *arguments: P.args, **options: P.kwargs) -
     raise typer.Exit(run_command(_PROGRAM, partial(command, *arguments, **options)))
 
 
+def rare_option(*names: str, help: str, **more: Any) -> Any:  # noqa: A002 (typer's word)
+    """Return an option that only ``--help-all`` shows."""
+    return typer.Option(*names, help=help, hidden=True, **more)
+
+
 Source = Annotated[
     str | None,
-    typer.Option(
-        "--from", metavar="CLUSTER", help="Current cluster of the groups. Default: the file's only source.", hidden=True
-    ),
+    rare_option("--from", metavar="CLUSTER", help="Current cluster of the groups. Default: the file's only source."),
 ]
 Target = Annotated[str, typer.Option("--to", metavar="CLUSTER", help="Cluster to move to.")]
 Groups = Annotated[
@@ -311,32 +308,19 @@ def _finite(seconds: float | None) -> float | None:
     return seconds
 
 
-Timeout = Annotated[
-    float,
-    typer.Option(
-        "--timeout", min=1, callback=_finite, metavar="SECONDS", help="How long to wait for a flow.", hidden=True
-    ),
-]
+Timeout = Annotated[float, rare_option(min=1, callback=_finite, metavar="SECONDS", help="How long to wait for a flow.")]
 LeaveUnreplicated = Annotated[
-    bool, typer.Option("--leave-unreplicated", help="Leave unreplicated records where they are.", hidden=True)
+    bool, rare_option("--leave-unreplicated", help="Leave unreplicated records where they are.")
 ]
 Accept = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="WHAT=GROUP",
-        help="Move a group despite not-mirrored, checkpoints, deleted, copy-time or diverged.",
-        hidden=True,
+    rare_option(
+        metavar="WHAT=GROUP", help="Move a group despite not-mirrored, checkpoints, deleted, copy-time or diverged."
     ),
 ]
-Rewind = Annotated[
-    list[str] | None,
-    typer.Option("--rewind", metavar="GROUP", help="Let this group move back on the target.", hidden=True),
-]
+Rewind = Annotated[list[str] | None, rare_option(metavar="GROUP", help="Let this group move back on the target.")]
 KeepOffset = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--keep-offset", metavar="GROUP", help="Let this group keep offsets that are ahead on the target.", hidden=True
-    ),
+    list[str] | None, rare_option(metavar="GROUP", help="Let this group keep offsets that are ahead on the target.")
 ]
 
 
@@ -347,35 +331,28 @@ def _warn_of_undo_file(file: Path | None) -> None:
 
 UndoFile = Annotated[
     Path | None,
-    typer.Option(
-        callback=_warn_of_undo_file,
-        metavar="FILE",
-        help="Has no effect: undo reads the journal on the target.",
-        hidden=True,
+    rare_option(
+        callback=_warn_of_undo_file, metavar="FILE", help="Has no effect: undo reads the journal on the target."
     ),
 ]
-Sample = Annotated[
-    int, typer.Option(min=0, metavar="N", help="Records to compare in each partition of a group.", hidden=True)
-]
+Sample = Annotated[int, rare_option(min=0, metavar="N", help="Records to compare in each partition of a group.")]
 Gone = Annotated[str | None, typer.Option(metavar="CLUSTER", help="This cluster is lost: use only the target.")]
 DenyWrites = Annotated[
     bool, typer.Option("--deny-writes", help="Block producers of the mirrored topics on the source with ACLs.")
 ]
-At = Annotated[str | None, typer.Option(metavar="TIME", help="Move to a time, such as 2026-11-20T11:00Z.", hidden=True)]
-Verify = Annotated[bool, typer.Option("--verify", help="Verify all that was copied before groups move.", hidden=True)]
+At = Annotated[str | None, rare_option(metavar="TIME", help="Move to a time, such as 2026-11-20T11:00Z.")]
+Verify = Annotated[bool, rare_option("--verify", help="Verify all that was copied before groups move.")]
 VerifyWithin = Annotated[
     float | None,
-    typer.Option(
-        "--verify-within",
+    rare_option(
         min=1,
         callback=_finite,
         metavar="SECONDS",
         help="The time limit. Without --verify groups then move even if not all was compared.",
-        hidden=True,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.", hidden=True)]
-Everything = Annotated[bool, typer.Option("--all", help="Show all offsets.", hidden=True)]
+Json = Annotated[bool, rare_option("--json", help="Print JSON.")]
+Everything = Annotated[bool, rare_option("--all", help="Show all offsets.")]
 
 
 def _show_all(ctx: typer.Context, wanted: bool) -> None:

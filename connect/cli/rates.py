@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from connect.core.model import State
 from connect.core.wording import age_text, bytes_text, counted
 from connectors.flow_facts import FlowFacts, FlowProgress, LagFacts, Tally
 from connectors.flow_verdict import FlowVerdict, FlowWord, Urgency, judge
-
-if TYPE_CHECKING:
-    from connectors.formats.types import FlowName
+from connectors.formats.types import FlowName
 
 #: State of a flow whose connector found nothing to copy.
 NO_TOPICS: Final = "without topics"
@@ -119,8 +117,5 @@ def flow_line(rates: FlowRates) -> str:
 
 def moved_texts(contact: Mapping[str, Any]) -> list[str]:
     """Format the known ages, like ``last fetch 1.2 s ago``; ``contact`` in its JSON form."""
-    return [
-        f"last {what} {age_text(contact[f'last_{what}_age_ms'])} ago"
-        for what in ("fetch", "produce")
-        if contact[f"last_{what}_age_ms"] is not None
-    ]
+    ages = {what: contact[f"last_{what}_age_ms"] for what in ("fetch", "produce")}
+    return [f"last {what} {age_text(age)} ago" for what, age in ages.items() if age is not None]

@@ -66,13 +66,11 @@ def show_status(status: Mapping[str, Any]) -> None:
 
 
 def show_offsets(offsets: Sequence[Mapping[str, Any]]) -> None:
-    """Print partitions with their offsets."""
     rows = ([json.dumps(one[part], ensure_ascii=False) for part in ("partition", "offset")] for one in offsets)
     _show(table(("partition", "offset"), rows), "no offsets")
 
 
 def show_audit(entries: Sequence[Mapping[str, Any]]) -> None:
-    """Print audit entries."""
     columns = ("when", "who", "what", "how")
     _show(table(columns, ([one[column] for column in columns] for one in entries), whole=("when",)), "no entries")
 

@@ -108,7 +108,6 @@ class KafkaCluster:
         """Start a cluster and return it when every broker serves requests.
 
         Args:
-            name: Appears in messages and file names.
             config: Broker properties that override the defaults.
             client_ports: One per node; by default free ports are chosen.
             jvm_options: In addition to the heap of 256 MB; pass ``()`` to measure a broker's speed.
@@ -153,16 +152,14 @@ class KafkaCluster:
         """Send a signal to the node's process; return when that has ended."""
         self._keeper.signal(node_label(index), number)
         if not self._keeper.wait(node_label(index), _STOP_TIMEOUT_S):
-            raise PermanentError(
-                f"cluster {self.name}: node {index + 1} still runs {_STOP_TIMEOUT_S:.0f} s after signal {number}"
-            )
+            said = f"still runs {_STOP_TIMEOUT_S:.0f} s after signal {number}"
+            raise PermanentError(f"cluster {self.name}: node {index + 1} {said}")
 
     def start_node(self, index: int) -> None:
         """Start a node that has ended, with its ports and files; return when it serves requests."""
         self._await_started(index, self._launch(index))
 
     def log_file(self, index: int) -> Path:
-        """Return the file of the node's log."""
         return self.folder / f"{node_label(index)}.log"
 
     def stop(self) -> None:
@@ -322,12 +319,10 @@ def _kafka_uuid() -> str:
 
 
 def node_label(index: int) -> str:
-    """Return the name of a node's process and files."""
     return f"node-{index + 1}"
 
 
 def since(log: Path, offset: int) -> bytes:
-    """Return what a log has from an offset on."""
     with log.open("rb") as file:
         file.seek(offset)
         return file.read()

@@ -215,10 +215,8 @@ class FlowWorkers:
         asked = ForwardedRequest("GET", url, _DASHBOARD.to_header(wall_ms() / 1000), b"")
         signature = flow.herder.sign_forwarded(asked)
         if not signature:
-            raise RetriableError(
-                "It was not asked, because this worker has no session key to sign the request. If it stays so, set "
-                "connect.protocol = sessioned on all workers."
-            )
+            why = "It was not asked, because this worker has no session key to sign the request."
+            raise RetriableError(f"{why} If it stays so, set connect.protocol = sessioned on all workers.")
         answer = await self._forwarder.send("GET", url, headers={FORWARDED_HEADER: asked.user, **signature})
         try:
             return dict(orjson.loads(answer.body))
@@ -241,7 +239,6 @@ def _worker_ids(flow: UiFlow) -> list[str]:
 
 
 def problems(reports: Reports) -> list[dict[str, str]]:
-    """Return the workers without a report, and why."""
     return [{"worker_id": one, "reason": report} for one, report in reports.items() if isinstance(report, str)]
 
 

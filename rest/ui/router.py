@@ -113,7 +113,6 @@ class Dashboard:
         self._feed = LiveFeed(lambda: self._snapshots.take(self.herders))
 
     async def close(self) -> None:
-        """End the streams of events."""
         await self._feed.close()
         await self._answers.close()
 

@@ -45,9 +45,7 @@ class Snapshots:
         flows = await flows_of(herders)
         are_summed = len(flows) <= _MOST_SUMMED
         shown = await gather_limited(lambda flow: self._shown(flow, is_summed=are_summed), flows.values())
-        starting = [
-            stage for herder in herders.values() if not herder.is_ready() and (stage := herder.stage() or "...")
-        ]
+        starting = [herder.stage() or "..." for herder in herders.values() if not herder.is_ready()]
         return {"flows": dict(zip(flows, shown, strict=True)), "starting": starting}
 
     async def _shown(self, flow: UiFlow, *, is_summed: bool) -> dict[str, Any]:
@@ -128,7 +126,6 @@ class LiveFeed:
         self._closed = asyncio.Event()
 
     async def close(self) -> None:
-        """End all streams."""
         self._closed.set()
         await self._scope.close()
 

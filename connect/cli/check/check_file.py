@@ -29,16 +29,12 @@ _WORDS: Final = {
 
 
 def show_report(report: CheckReport) -> None:
-    """Print the outcomes, the clusters, the findings, and the verdict as the last line."""
     show(f"{report.file}, for {report.runs_with}")
     outcomes = (("" if at else one.what, does) for one in report.outcomes for at, does in enumerate(one.does))
     show(table(("what", "would do"), outcomes))
     show(table(("cluster", "addresses", "brokers", "Kafka", "cluster id"), map(_cluster, report.clusters)))
-    found = (
-        ("" if one.line is None else str(one.line), text(one.level, _STYLES[one.level]), one.text)
-        for one in report.findings
-    )
-    show(table(("line", "", "finding"), found))
+    rows = ((str(one.line or ""), text(one.level, _STYLES[one.level]), one.text) for one in report.findings)
+    show(table(("line", "", "finding"), rows))
     show(verdict(report))
 
 

@@ -77,7 +77,6 @@ def of_target(settings: MirrorSourceSettings, remote: Iterable[str], internal: I
 
 
 def of_internal(topics: Iterable[str]) -> Iterator[Need]:
-    """Return the needs for internal topics of a worker and its connectors."""
     return (Need(topic, _STORE, is_made=True) for topic in topics)
 
 

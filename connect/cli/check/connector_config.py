@@ -108,7 +108,6 @@ async def validated(
 
 
 def of_source(settings: MirrorSourceSettings, connector: Mapping[str, str]) -> Iterator[str]:
-    """Describe what MirrorSource would do."""
     wanted, renamed = connector.get("topics", ".*").strip(), ""
     but = f" except {excluded}" if (excluded := connector.get("topics.exclude", "").strip()) else ""
     with suppress(PermanentError):
@@ -137,7 +136,6 @@ def of_checkpoints(settings: CheckpointSettings | None, connector: Mapping[str, 
 
 
 def of_heartbeats(connector: Mapping[str, str]) -> Iterator[str]:
-    """Describe what MirrorHeartbeat would do."""
     values = HEARTBEAT.parse(connector)
     every, target = values.integer("emit.heartbeats.interval.seconds"), values.string("target.cluster.alias")
     enabled = values.boolean("emit.heartbeats.enabled")
@@ -169,11 +167,9 @@ _PROVIDERS: Final = "config.providers"
 #: References of :mod:`connect.core.config.properties` whose provider has a plausible name.
 _REFERENCE: Final = re.compile(r"\$\{([A-Za-z][\w-]*):[^}]*\}")
 #: Usual names of providers. Any other name may be part of a password that looks like a reference.
-_USUAL: Final = frozenset(
-    [
-        *("env", "environment", "file", "directory", "dir", "secret", "secrets", "configmaps", "vault"),
-        *("strimzienv", "strimzifile", "strimzidir", "strimzisecrets"),
-    ]
+_USUAL: Final = (
+    *("env", "environment", "file", "directory", "dir", "secret", "secrets", "configmaps", "vault"),
+    *("strimzienv", "strimzifile", "strimzidir", "strimzisecrets"),
 )
 
 
@@ -187,7 +183,6 @@ class WrittenValue:
 
 
 def in_properties(props: Properties) -> list[WrittenValue]:
-    """Return the values of a properties file."""
     return [WrittenValue(key, value, props.line(key)) for key, value in props.items()]
 
 
@@ -259,9 +254,8 @@ def of_json(text: str, file: str) -> CheckedConnector:
     config = inner if isinstance(inner, dict) else document
     if not isinstance(config, dict):
         raise ConfigError("a connector's config is a JSON object", file=file)
-    lines = {
-        found.group(1): text.count("\n", 0, found.start()) + 1 for found in _STRING.finditer(text) if found.group(2)
-    }
+    keys = [found for found in _STRING.finditer(text) if found[2]]
+    lines = {found[1]: text.count("\n", 0, found.start()) + 1 for found in keys}
     nested = next((key for key, value in config.items() if isinstance(value, (dict, list))), None)
     if nested is not None:
         raise ConfigError(f"{nested} is not a string. All values must be strings", nested, file, lines.get(nested))
@@ -362,9 +356,8 @@ def does_of(java_class: str, props: Mapping[str, str], worker: WorkerConfig) -> 
         case "MirrorSourceConnector":
             yield from of_source(source_settings(props, worker.props), props)
         case "MirrorCheckpointConnector":
-            yield from of_checkpoints(
-                None if objections(props) else connector_configs.checkpoint_settings(props), props
-            )
+            settings = None if objections(props) else connector_configs.checkpoint_settings(props)
+            yield from of_checkpoints(settings, props)
         case "MirrorHeartbeatConnector":
             yield from of_heartbeats(props)
         case _:

@@ -138,11 +138,8 @@ async def _check(node: Node, report: CheckReport, secrets: Given, *, is_alone: b
 def _of_values(node: Node) -> Iterator[CheckFinding]:
     """Check the values of clusters and mirrors, each field once. Connectors may use all providers of the worker."""
     found = resource(node)
-    parts = [
-        found.target,
-        *(part for mirror in found.mirrors for part in (mirror.target, mirror.source, mirror.fields)),
-    ]
-    texts = {text.path: text for part in parts for text in part.texts()}
+    parts = (part for mirror in found.mirrors for part in (mirror.target, mirror.source, mirror.fields))
+    texts = {text.path: text for part in (found.target, *parts) for text in part.texts()}
     values = [WrittenValue(path, text.value, text.line) for path, text in texts.items()]
     own = (name for one in values if connector_config.declares(one.key) for name in split_list(one.value))
     return connector_config.of_values(values, frozenset([*_PROVIDERS, *own]))

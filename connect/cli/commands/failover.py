@@ -472,7 +472,6 @@ def _show(found: Sequence[Unreplicated], files: Sequence[Path], source: str, tar
     for file in files:
         print(f"exported to {file}")
     if appended:
-        print(
-            f"appended {counted(appended, 'record')} to cluster {target}. {target}->{source} copies them to cluster "
-            f"{source} too, so consumers there read them twice, the second time with the header {HEADER}"
-        )
+        twice = f"so consumers there read them twice, the second time with the header {HEADER}"
+        done = f"appended {counted(appended, 'record')} to cluster {target}"
+        print(f"{done}. {target}->{source} copies them to cluster {source} too, {twice}")

@@ -35,7 +35,6 @@ _IDLE: Final = (FlowWord.STOPPED, FlowWord.PAUSED, FlowWord.IDLE)
 
 
 def show_lags(seen: Sequence[FlowSeen]) -> None:
-    """Print the lag of each flow, what is wrong with it, and a table."""
     out = console()
     for one in seen:
         for part in _flow(one, is_wide=out.width >= _WIDE):
@@ -132,10 +131,8 @@ def run_status(file: Path, *, rest: Sequence[str], as_json: bool, watch: bool = 
         show_json({"format": _FORMAT, "flows": flows})
     else:
         show_statuses(seen)
-    return exit_code(
-        unknown=any(one.facts.unchecked for one in seen),
-        found=any(one.verdict.urgency is not Urgency.OK for one in seen),
-    )
+    needs_a_hand = any(one.verdict.urgency is not Urgency.OK for one in seen)
+    return exit_code(unknown=any(one.facts.unchecked for one in seen), found=needs_a_hand)
 
 
 def show_statuses(seen: Sequence[FlowSeen]) -> None:

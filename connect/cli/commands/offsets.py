@@ -199,11 +199,8 @@ async def _of_flows(readers: dict[str, LagReader], question: OffsetsQuestion) ->
     unknown: list[str] = []
     for flow, reader in readers.items():
         lag = await reader.all()
-        rows += (
-            Row(flow, one.topic, one.partition, one.position, one.end, _UNKNOWN)
-            for one in lag.partitions
-            if not question.topics or one.topic in question.topics
-        )
+        asked = [one for one in lag.partitions if not question.topics or one.topic in question.topics]
+        rows += (Row(flow, one.topic, one.partition, one.position, one.end, _UNKNOWN) for one in asked)
         unknown += lag.unknown.values()
     clusters = [reader.source for reader in readers.values()]
     brokers = await _brokers(clusters) if question.with_brokers else ()
@@ -280,10 +277,8 @@ def outcome(rebuilt: Rebuilt) -> str:
     if not rebuilt.records:
         return f"{source}: nothing could be proven below source offset {top}, where the map starts"
     remote = f"{rebuilt.target_topic}-{rebuilt.target_partition}"
-    return (
-        f"{source}: added {rebuilt.records} records to the map, from source offset {rebuilt.source_begin} ({remote} "
-        f"offset {rebuilt.target_begin}) up to {top}"
-    )
+    begin = f"source offset {rebuilt.source_begin} ({remote} offset {rebuilt.target_begin})"
+    return f"{source}: added {rebuilt.records} records to the map, from {begin} up to {top}"
 
 
 async def _read(flows: list[Flow], question: MapQuery) -> dict[str, list[PairView]]:

@@ -56,7 +56,6 @@ def plan_as_json(plans: Sequence[FlowPlan]) -> dict[str, Any]:
 
 
 def show_plans(plans: Sequence[FlowPlan], *, everything: bool) -> None:
-    """Print a table for each flow, of all changes if ``everything``."""
     for plan in plans:
         rows = change_table(("change", *_COLUMNS), plan_rows(plan, everything=everything))
         kinds = Counter(type(one.change) for one in plan.changes)
@@ -176,7 +175,6 @@ def _without(made: set[tuple[str, str]], plan: FlowPlan) -> FlowPlan:
 
 
 def internal_topics(flow: Flow, settings: MirrorSourceSettings) -> InternalTopics:
-    """Return the internal topics of a flow's worker and connectors."""
     worker = worker_config(flow)
     own = [_compacted(topic) for topic in (worker.offset_topic, worker.config_topic, worker.status_topic)]
     own.append(topic_of_heartbeats(flow.config.resolved(flow.connector_config(Connector.HEARTBEAT))))
@@ -190,11 +188,8 @@ def internal_topics(flow: Flow, settings: MirrorSourceSettings) -> InternalTopic
     of_syncs = [] if syncs is None else [topic_of_syncs(syncs)]
     on_source = syncs is not None and syncs.on_source
     deletes = settings.topic_deletion_delay_ms is not None
-    return InternalTopics(
-        on_target=[*own, *([] if on_source else of_syncs), *([offset_map] if deletes else [])],
-        on_source=of_syncs if on_source else [],
-        of_tasks=[] if deletes else [offset_map],
-    )
+    on_target = [*own, *([] if on_source else of_syncs), *([offset_map] if deletes else [])]
+    return InternalTopics(on_target, on_source=of_syncs if on_source else [], of_tasks=[] if deletes else [offset_map])
 
 
 def _compacted(topic: NewTopic) -> NewTopic:
@@ -209,10 +204,8 @@ def run_drift(file: Path, *, flow: str | None, as_json: bool, everything: bool, 
         show_json(drift_as_json(drifts))
     else:
         show_drifts(drifts, everything=everything)
-    return exit_code(
-        unknown=any(one.unknown or one.plan.unknown for one in drifts),
-        found=any(one.left or one.plan.changes for one in drifts),
-    )
+    unknown = any(one.unknown or one.plan.unknown for one in drifts)
+    return exit_code(unknown=unknown, found=any(one.left or one.plan.changes for one in drifts))
 
 
 def drift_as_json(drifts: Sequence[FlowDrift]) -> dict[str, Any]:
@@ -235,7 +228,6 @@ def drift_as_json(drifts: Sequence[FlowDrift]) -> dict[str, Any]:
 
 
 def show_drifts(drifts: Sequence[FlowDrift], *, everything: bool) -> None:
-    """Print a table for each flow: what a run would set, then what it would leave."""
     for one in drifts:
         sets = plan_rows(replace(one.plan, later=()), everything=everything)
         leaves = _rows(one.left, everything=everything)

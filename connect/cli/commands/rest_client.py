@@ -139,10 +139,8 @@ class RestClient:
                 return answer
             message = str(answer["message"])
             if message.startswith(_NO_ROUTE):
-                message = (
-                    f"{self.shown_url} has no connectors. A dedicated mirror has those of each flow below its URL: use "
-                    f"{self.shown_url}/us/eu for us->eu"
-                )
+                use = f"A dedicated mirror has those of each flow below its URL: use {self.shown_url}/us/eu for us->eu"
+                message = f"{self.shown_url} has no connectors. {use}"
             raise WorkerRefused(message, response.status_code)
         except (ValueError, LookupError, TypeError):
             raise self._stranger(response.status_code) from None
@@ -161,9 +159,8 @@ class RestClient:
         return dict(known)
 
     def _stranger(self, status: int) -> WorkerUnreachable:
-        return WorkerUnreachable(
-            f"{self.shown_url} is not a Connect worker, or it is still starting (status {status}). Check the URL"
-        )
+        text = f"{self.shown_url} is not a Connect worker, or it is still starting (status {status}). Check the URL"
+        return WorkerUnreachable(text)
 
 
 _OK: Final = 200
@@ -220,11 +217,8 @@ def find_control(closing: ExitStack, urls: Sequence[str], source: str, target: s
                 if not is_other:  # because such a worker answers, and runs other flows
                     errors.append(error)
                 continue
-            of_flow = {
-                known_name: class_of(config)
-                for known_name, one in known.items()
-                if is_of(config := one["info"]["config"], source, target)
-            }
+            configs = {known_name: one["info"]["config"] for known_name, one in known.items()}
+            of_flow = {each: class_of(config) for each, config in configs.items() if is_of(config, source, target)}
             checkpoints = sorted(one for one, kind in of_flow.items() if kind in _CHECKPOINT_CLASSES)
             for known_name in sorted(of_flow, key=lambda one: (one != name, one)):
                 if of_flow[known_name] in SOURCE_CLASSES:

@@ -38,11 +38,8 @@ _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 def show_topology(clusters: Sequence[ClusterHeartbeats], flows: Sequence[FlowHealth], ways: Sequence[Way]) -> None:
-    """Print the flows, then the trees, then the clusters that could not be checked."""
-    rows = (
-        (f"{one.name}{'' if one.in_file else ' (not in the file)'}", _state(one.state), age_words(one.age))
-        for one in flows
-    )
+    names = [one.name if one.in_file else f"{one.name} (not in the file)" for one in flows]
+    rows = ((name, _state(one.state), age_words(one.age)) for name, one in zip(names, flows, strict=True))
     console().print(table(("flow", "its worker", "last heartbeat"), rows))
     console().print("Sources of records, from mirrored heartbeats:\n", soft_wrap=True)
     for cluster in clusters:

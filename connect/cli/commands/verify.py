@@ -84,7 +84,7 @@ def run_verify(arguments: VerifyArguments) -> int:
         raise ConfigError(f"'{arguments.to}' is not after --from", "--to")
     if arguments.watches and (arguments.begin or arguments.to):
         raise ConfigError("--watch cannot be combined with --from and --to", "--watch")
-    return asyncio.run(_run(flows[0], arguments))
+    return asyncio.run(_run(flows[0], arguments, begin_ms, to_ms))
 
 
 def check_report(file: Path) -> int:
@@ -99,9 +99,8 @@ def check_report(file: Path) -> int:
     return EXIT_OK
 
 
-async def _run(flow: Flow, arguments: VerifyArguments) -> int:
+async def _run(flow: Flow, arguments: VerifyArguments, begin_ms: int | None, to_ms: int | None) -> int:
     tasks, engine = spark_for_verification(flow, arguments.tasks)
-    begin_ms, to_ms = _time(arguments.begin, "--from"), _time(arguments.to, "--to")
     memory_bytes = arguments.memory_mb * _MEGABYTE
     options = VerifyOptions(arguments.topics, begin_ms, to_ms, arguments.is_full, arguments.rate, memory_bytes, tasks)
     async with AsyncExitStack() as stack:
