@@ -14,10 +14,8 @@ from connect.core.herder_api import BadRequest, Forbidden, NotReady
 
 
 class Role(IntEnum):
-    """What a user may do; each role includes the ones before it.
-
-    VIEW reads, without passwords. OPERATE also pauses, resumes, restarts and stops. ADMIN does everything.
-    """
+    """What a user may do; each role includes the ones before it. VIEW reads, without passwords. OPERATE also pauses,
+    resumes, restarts and stops. ADMIN does everything."""
 
     NONE = 0
     VIEW = 1
@@ -94,11 +92,9 @@ _OPERATIONS: Final = (("PUT", "pause"), ("PUT", "resume"), ("PUT", "stop"), ("PO
 
 
 def needed_role(method: str, path: str) -> Role:
-    """Return the role that a request needs; NONE: no authentication.
-
-    ``path`` begins below a flow's. Signed requests between workers need no role, because the herder verifies their
-    signature; neither do preflights, which browsers send without credentials. What is not known needs ADMIN.
-    """
+    """Return the role that a request needs; NONE: no authentication. ``path`` begins below a flow's. Signed requests
+    between workers need no role, because the herder verifies their signature; neither do preflights, which browsers
+    send without credentials. What is not known needs ADMIN."""
     match method, path.split("/")[1:]:
         case ("POST", ["connectors", _, "tasks"]) | ("PUT", ["connectors", _, "fence"]) | ("OPTIONS", _):
             return Role.NONE

@@ -299,11 +299,9 @@ class AsgiEntry:
 
 
 def path_as_it_came(path: str) -> str | None:
-    """Return the path of a request, still encoded, because an encoded slash does not split it; None if refused.
-
-    As in Java's server, a slash at the end and parameters of segments (``;a=b``) are removed; empty segments and bytes
-    that are not UTF-8 are refused. Java refuses encoded slashes, backslashes, dots and percent signs too.
-    """
+    """Return the path of a request, still encoded, because an encoded slash does not split it; None if refused. As in
+    Java's server, a slash at the end and parameters of segments (``;a=b``) are removed; empty segments and bytes that
+    are not UTF-8 are refused. Java refuses encoded slashes, backslashes, dots and percent signs too."""
     if not path.startswith("/") and "://" in path:
         # The absolute form that a client sends to a proxy.
         path = "/" + path.partition("://")[2].partition("/")[2]

@@ -71,17 +71,14 @@ def status_of(refusal: RequestRefused) -> int:
     return next((_STATUS[cls] for cls in type(refusal).__mro__ if cls in _STATUS), 500)
 
 
-def error_body(status: int, message: str | None) -> bytes:
-    return orjson.dumps({"error_code": status, "message": message})
-
-
 def error_response(status: int, message: str) -> Response:
-    return Response(error_body(status, message), status, media_type=JSON)
+    return response_of(RestError(status, message))
 
 
 def response_of(error: RestError) -> Response:
     cls = _Unread if isinstance(error, BodyRefused) else Response
-    return cls(error_body(error.error_code, error.message), error.status, media_type=JSON)
+    body = orjson.dumps({"error_code": error.error_code, "message": error.message})
+    return cls(body, error.status, media_type=JSON)
 
 
 class _Unread(Response):
@@ -128,10 +125,7 @@ def install(app: FastAPI, routes: Iterable[Route]) -> None:
 
 def _allowed(routes: Iterable[Route], request: Request) -> list[str]:
     path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
-    methods = {"OPTIONS"}
-    for route in routes:
-        if route.path_regex.match(path):
-            methods |= route.methods or set()
+    methods = {"OPTIONS"}.union(*(route.methods or () for route in routes if route.path_regex.match(path)))
     if "GET" in methods:
         methods.add("HEAD")
     return sorted(methods, key=_METHODS.index)

@@ -90,8 +90,11 @@ class Forwarder:
     def _client(self, scheme: str) -> httpx.AsyncClient:
         client = self._clients.get(scheme)
         if client is None:
+            verify: SSLContext | bool = scheme == "https"  # http saves reading certificates
+            if verify and self._client_tls is not None:
+                verify = self._client_tls()
             client = self._clients[scheme] = httpx.AsyncClient(
-                verify=self._verify(scheme),
+                verify=verify,
                 timeout=_TIMEOUT,
                 limits=_LIMITS,
                 headers={"user-agent": USER_AGENT},
@@ -99,11 +102,6 @@ class Forwarder:
                 trust_env=False,
             )
         return client
-
-    def _verify(self, scheme: str) -> SSLContext | bool:
-        if scheme == "http":
-            return False  # saves reading certificates
-        return True if self._client_tls is None else self._client_tls()
 
     async def close(self) -> None:
         clients, self._clients = list(self._clients.values()), {}

@@ -144,9 +144,7 @@ class _LimitReached(Exception):
 
 class Call:
     """A request as the endpoints see it. Raises BodyRefused (413) if its Content-Length exceeds ``limit_bytes``.
-
-    ``of_worker``: another worker of the group sends it, as it does each request with the parameter ``forward``.
-    """
+    ``of_worker``: another worker of the group sends it, as it does each request with the parameter ``forward``."""
 
     def __init__(self, request: Request, limit_bytes: int, *, of_worker: bool) -> None:
         self.request = request

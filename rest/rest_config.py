@@ -14,11 +14,7 @@ from connect.core.herder_api import HerderApi
 from rest.access import Role, Roles
 
 #: A principal in several lists has the highest role.
-_ROLES: Final = (
-    ("rest.auth.viewers", Role.VIEW),
-    ("rest.auth.operators", Role.OPERATE),
-    ("rest.auth.admins", Role.ADMIN),
-)
+_ROLES: Final = {"rest.auth.viewers": Role.VIEW, "rest.auth.operators": Role.OPERATE, "rest.auth.admins": Role.ADMIN}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +46,8 @@ class RestAccess:
         default = values["rest.auth.default.role"]
         if default is None:
             default = "none" if rest_settings.has_role_lists(values) else "admin"
-        members = {
-            name: role for key, role in _ROLES for name in rest_settings.parse_principals(key, values.string(key))
-        }
+        parse = rest_settings.parse_principals
+        members = {name: role for key, role in _ROLES.items() for name in parse(key, values.string(key))}
         return cls(
             basic_file=_text(values["rest.auth.basic.file"]),
             login_config=_text(values["java.security.auth.login.config"]),

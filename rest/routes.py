@@ -17,22 +17,10 @@ from connect.core import herder_api
 from connect.core.config.config_def import trim
 from connect.core.jackson import json_text
 from connect.core.model import RestartRequest, TargetState, TaskId
-from rest import bodies
+from rest import bodies, request_handling
 from rest.bodies import WorkerStatus, json_response
 from rest.errors import JSON, RestError
-from rest.request_handling import (
-    WORKERS_BODY_ELEMENTS,
-    Call,
-    Calling,
-    FencingCalling,
-    Flag,
-    Name,
-    TaskNumber,
-    TrueFlag,
-    WorkersCalling,
-    json_answered,
-    json_asked,
-)
+from rest.request_handling import Call, Calling, Flag, Name, TaskNumber, json_answered, json_asked
 from rest.rest_config import Metrics, RestSettings
 
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -125,7 +113,9 @@ async def create_connector(call: Calling) -> Response:
     """Create a connector."""
     request = await call.json(bodies.CREATE)
     name = trim(request.name or "")
-    config = _named(name, bodies.required(request.config, "config"))
+    if request.config is None:  # on which Java fails
+        raise RestError(500, "The body has no 'config'.")
+    config = _named(name, request.config)
     call.note_config(name, config)
     state = None if request.initial_state is None else request.initial_state.target_state()
     operation = call.herder.put_connector(name, config, state, allow_replace=False)
@@ -386,16 +376,16 @@ internal_router = APIRouter(prefix="/connectors/{connector}", include_in_schema=
 
 
 @internal_router.post("/tasks")
-async def put_task_configs(call: WorkersCalling, connector: Name) -> Response:
+async def put_task_configs(call: request_handling.WorkersCalling, connector: Name) -> Response:
     """Store a connector's new task configs, sent by the worker that runs it."""
     signature = await _signature(call)
-    read = partial(bodies.read, signature.body, bodies.TASK_CONFIGS, WORKERS_BODY_ELEMENTS)
+    read = partial(bodies.read, signature.body, bodies.TASK_CONFIGS, request_handling.WORKERS_BODY_ELEMENTS)
     operation = call.herder.put_task_configs(connector, read, signature)
     return await call.here_or_elsewhere(operation, lambda _: Response(status_code=204))
 
 
 @internal_router.put("/fence")
-async def fence_zombies(call: FencingCalling, connector: Name) -> Response:
+async def fence_zombies(call: request_handling.FencingCalling, connector: Name) -> Response:
     """Fence a source connector's older tasks (KIP-618)."""
     operation = call.herder.fence_zombies(connector, await _signature(call))
     return await call.here_or_elsewhere(operation, lambda _: Response(status_code=204))
@@ -414,7 +404,7 @@ plugins_router = APIRouter(prefix="/connector-plugins", tags=["plugins"], depend
 
 
 @plugins_router.get("", response_model=list[bodies.Plugin])
-async def list_plugins(call: Calling, connectorsOnly: TrueFlag = True) -> Response:
+async def list_plugins(call: Calling, connectorsOnly: request_handling.TrueFlag = True) -> Response:
     """List the connectors of this worker, or all its plugins."""
     return json_response([bodies.plugin(each) for each in call.herder.plugins(connectors_only=connectorsOnly)])
 

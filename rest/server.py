@@ -11,7 +11,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from ssl import SSLContext
 from typing import Final
@@ -98,8 +98,7 @@ class _Deadline:
     """A timer that aborts a connection; runs from arm to disarm."""
 
     def __init__(self, transport: asyncio.Transport, seconds: float) -> None:
-        self._transport = transport
-        self._seconds = seconds
+        self._transport, self._seconds = transport, seconds
         self._timer: asyncio.TimerHandle | None = None
 
     def arm(self) -> None:
@@ -126,9 +125,7 @@ class BoundedProtocol(H11Protocol):
 
     def __init__(self, server: uvicorn.Server, limits: ConnectionLimits, held: Held) -> None:
         super().__init__(server.config, server.server_state, {})
-        self._limits = limits
-        self._held = held
-        self._gives_way = False
+        self._limits, self._held, self._gives_way = limits, held, False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -224,10 +221,6 @@ class _Running:
     server: uvicorn.Server
     scope: Scope
 
-    @property
-    def port(self) -> int:
-        return self.acceptor.port
-
 
 async def _no_metrics() -> bytes:
     return b""
@@ -295,7 +288,7 @@ class RestServer:
             log.info(
                 "REST is served on this machine only. If workers or users on other machines need it, set "
                 "listeners = http://:%s and rest.auth.* in the worker's file.",
-                self._main[0].port,
+                self._main[0].acceptor.port,
             )
         if self._admin:
             log.info("loggers are served at %s", _listed(self._admin))
@@ -348,29 +341,27 @@ class RestServer:
     @property
     def ports(self) -> Sequence[int]:
         """The bound port of each main listener, in order."""
-        return [each.port for each in self._main]
+        return [each.acceptor.port for each in self._main]
 
     @property
     def admin_ports(self) -> Sequence[int]:
-        return [each.port for each in self._admin]
+        return [each.acceptor.port for each in self._admin]
 
     @property
     def metrics_ports(self) -> Sequence[int]:
-        return [each.port for each in self._of_metrics]
+        return [each.acceptor.port for each in self._of_metrics]
 
     @property
     def advertised_url(self) -> str:
-        """This worker's URL for other workers and users, with a slash at the end. Known once started.
-
-        Scheme: as configured, else http if a listener has it, else https. Host and port: as configured, else those of
-        the first listener of that scheme, and for a listener on all interfaces this machine's address.
-        """
+        """This worker's URL for other workers and users, with a slash at the end. Known once started. Scheme: as
+        configured, else http if a listener has it, else https. Host and port: as configured, else those of the first
+        listener of that scheme, and for a listener on all interfaces this machine's address."""
         settings = self._settings
         schemes = {each.listener.scheme for each in self._main}
         scheme = settings.advertised_scheme or ("http" if "http" in schemes else "https")
         first = next((each for each in self._main if each.listener.scheme == scheme), None)
         host = settings.advertised_host or (first and first.listener.host) or self._own_host
-        port = settings.advertised_port or (first or self._main[0]).port
+        port = settings.advertised_port or (first or self._main[0]).acceptor.port
         return f"{RestListener(scheme, host, port)}/"
 
     async def stop(self) -> None:
@@ -447,4 +438,5 @@ async def _own_host() -> str:
 
 
 def _listed(running: Sequence[_Running]) -> str:
-    return ", ".join(str(RestListener(each.listener.scheme, each.listener.host, each.port)) for each in running)
+    bound = (replace(each.listener, port=each.acceptor.port) for each in running)
+    return ", ".join(map(str, bound))

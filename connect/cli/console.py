@@ -58,10 +58,8 @@ def exit_code(*, unknown: bool, found: bool) -> int:
 
 
 class OneLineFormatter(logging.Formatter):
-    """Time, level, message and logger in one line, with line breaks and what controls a terminal escaped.
-
-    An exception's type, text and innermost frame follow the message, at DEBUG its traceback follows the logger.
-    """
+    """Time, level, message and logger in one line, with line breaks and what controls a terminal escaped. An
+    exception's type, text and innermost frame follow the message, at DEBUG its traceback follows the logger."""
 
     def __init__(self, *, traces: bool) -> None:
         super().__init__()
@@ -121,9 +119,8 @@ def configure_logging(level: str = "INFO", form: str = "text") -> None:
 
 
 def checked_log_options(level: str, form: str | None) -> tuple[str, str]:
-    """Return the values of ``--log-level`` and ``--log-format``, of which None is that of the environment.
-
-    Raises ConfigError for an unknown word."""
+    """Return the values of ``--log-level`` and ``--log-format``, of which None is that of the environment. Raises
+    ConfigError for an unknown word."""
     named = "--log-format" if form is not None else _FORMAT_VARIABLE
     form = form or os.environ.get(_FORMAT_VARIABLE) or "text"
     for option, word, known in (("--log-level", level, _LOG_LEVELS), (named, form, tuple(_FORMATTERS))):
@@ -220,11 +217,9 @@ async def imported(stop: asyncio.Event, *modules: str, plugins: bool = False) ->
 
 
 class _ExitGuard:
-    """A timer that ends the process if it does not stop in time.
-
-    A blocking call in a thread, such as a client that waits for a lost broker, cannot be cancelled, and asyncio and the
-    interpreter wait for it at exit. By then everything else has stopped.
-    """
+    """A timer that ends the process if it does not stop in time: a blocking call in a thread, such as a client that
+    waits for a lost broker, cannot be cancelled, and asyncio and the interpreter wait for it at exit. By then
+    everything else has stopped."""
 
     _GRACE_S: Final = 0.5
 

@@ -53,10 +53,8 @@ _LOOK_S: Final = 0.25
 _NOT_COPIED: Final = {"records": -1, "partitions": 0}
 _PARTITIONS: Final = sum(topic.partitions for topic in TOPICS)
 #: A killed demo leaves neither its mirror nor a failover.
-_MAIN: Final = (
-    f"import connect.embedded.processes as p; p.end_with({os.getpid()}); from connect.cli.main import main; main()"
-)
-_HELIOGRAPH: Final = (sys.executable, "-c", _MAIN)
+_END_WITH_DEMO: Final = f"import connect.embedded.processes as p; p.end_with({os.getpid()})"
+_HELIOGRAPH: Final = (sys.executable, "-c", f"{_END_WITH_DEMO}; from connect.cli.main import main; main()")
 #: Rich's picture without the fonts that a viewer would load from the network.
 _SVG: Final = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
 _POLICY: Final = DefaultReplicationPolicy()
@@ -163,11 +161,8 @@ class MirrorProcess:
 
 def demo(*, directory: Path | None, rate: int | None, svg: Path | None) -> int:
     """Run the demo and return the exit code: 0, or 2 if the copy differs or the group did not continue exactly.
-
     ``directory`` is for ``mm2.properties`` and the log, ``rate`` in records a second, ``svg`` for a picture of the
-    output. Raises DemoFailed if the records were not mirrored, HeliographError if a cluster or the mirror could not be
-    started.
-    """
+    output. Raises DemoFailed if the records were not mirrored, HeliographError if something could not be started."""
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     folder = directory or state / "heliograph" / "demo"
     folder.mkdir(parents=True, exist_ok=True)
@@ -185,7 +180,9 @@ async def _demo(console: Console, folder: Path, rate: int) -> int:
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup sets it
             # A closed terminal must not leave the mirror, which has a session of its own.
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, signal.raise_signal, signal.SIGTERM)
-        _say(console, f"Two Kafka clusters start: {SOURCE} and {TARGET}. The first time, Kafka is downloaded.")
+        console.print(
+            f"Two Kafka clusters start: {SOURCE} and {TARGET}. The first time, Kafka is downloaded.", markup=False
+        )
         async with _clusters(stop) as clusters:
             if stop.is_set():
                 return EXIT_OK
@@ -200,10 +197,6 @@ async def _demo(console: Console, folder: Path, rate: int) -> int:
             finally:
                 await story.mirror.stop()
             return EXIT_ERROR if stop.is_set() else story.code
-
-
-def _say(console: Console, text: str, style: str = "") -> None:
-    console.print(text, markup=False, style=style)
 
 
 @dataclass(slots=True)
@@ -242,12 +235,13 @@ class _Story:
         self._title(f"3. Stop writing, and compare {SOURCE} and {TARGET} record by record")
         await self._until(self.mirror.is_caught_up)
         topics = {topic.name: _POLICY.format_remote_topic(SOURCE, topic.name) for topic in TOPICS}
-        self._judge(await compare_topics(self.source, self.target, topics))
+        report, written = await compare_topics(self.source, self.target, topics), self.writer.records
+        self._result(verdict(written, report), is_good=is_exact(written, report))
         self._title(f"4. Move consumer group {GROUP} from {SOURCE} to {TARGET}")
         await self._move()
 
     def _say(self, text: str, style: str = "") -> None:
-        _say(self.console, text, style)
+        self.console.print(text, markup=False, style=style)
 
     def _title(self, text: str) -> None:
         self._say(f"\n{text}", "bold")
@@ -275,9 +269,6 @@ class _Story:
                 raise DemoFailed(f"the mirror did not copy within {STALL_S:.0f} s. See its log next to {self.file}")
             await asyncio.sleep(_LOOK_S)
         return found
-
-    def _judge(self, report: TopicsComparison) -> None:
-        self._result(verdict(self.writer.records, report), is_good=is_exact(self.writer.records, report))
 
     def _result(self, text: str, *, is_good: bool) -> None:
         self._say(f"  {text}", "bold green" if is_good else "bold red")

@@ -192,14 +192,28 @@ def init(
 
     # Pasted lines behind a complete command would be taken as answers.
     asks = sys.stdin.isatty() and (source is None or target is None)
-    places = [
-        _answered(each, asks, question, partial(ClusterAddress.parse, key=key), None, key)
-        for each, question, key in (
-            (source, "Source cluster: alias and addresses, such as us=us-kafka:9092", "--source"),
-            (target, "Target cluster: alias and addresses, such as eu=eu-kafka:9092", "--target"),
-        )
-    ]
-    answers = _rest(Answers(places[0], places[1]), asks, mode, policy, topics, groups, sync_groups, both_ways)
+    places = []
+    for each, key, example in ((source, "--source", "us=us-kafka:9092"), (target, "--target", "eu=eu-kafka:9092")):
+        if each is None and not asks:
+            raise ConfigError(f"{key} is missing, and there is no terminal to ask for it", key)
+        question = f"{key[2:].capitalize()} cluster: alias and addresses, such as {example}"
+        parse = partial(ClusterAddress.parse, key=key)
+        places.append(_answered(asks, question, parse, None) if each is None else parse(each))
+    begun = Answers(places[0], places[1])
+    us, eu = begun.source.alias, begun.target.alias
+    question = "Run as dedicated (its own process) or connect (in a Connect group)?"
+    mode = mode or _answered(asks, question, partial(_one_of, RunMode, "--mode"), begun.mode)
+    question = f"Name of topic orders of {us} on {eu}: {us}.orders (default) or orders (identity)?"
+    answers = Answers(
+        begun.source,
+        begun.target,
+        mode,
+        policy or _answered(asks, question, partial(_one_of, Policy, "--policy"), begun.policy),
+        topics or _answered(asks, "Topics (regular expressions)", str, begun.topics),
+        groups or _answered(asks, "Consumer groups (regular expressions)", str, begun.groups),
+        _yes(sync_groups, asks, f"Sync group offsets to {eu}, so that groups can move at any time?"),
+        _yes(both_ways, asks and mode is RunMode.DEDICATED, f"Also mirror {eu} to {us}?"),
+    )
     written = _written(files(answers), directory, force=force)
     for path in written:
         print(f"wrote {path}")
@@ -211,55 +225,16 @@ def init(
             print(f"then:  heliograph connectors create {path}")
 
 
-def _rest(
-    begun: Answers,
-    asks: bool,
-    mode: RunMode | None,
-    policy: Policy | None,
-    topics: str | None,
-    groups: str | None,
-    sync_groups: bool | None,
-    both_ways: bool | None,
-) -> Answers:
-    def one_of(kind: type[E], key: str) -> Callable[[str], E]:
-        def parse(text: str) -> E:
-            try:
-                return kind(text.strip())
-            except ValueError:
-                raise ConfigError(f"'{text}' is not one of {', '.join(kind)}", key) from None
-
-        return parse
-
-    us, eu = begun.source.alias, begun.target.alias
-    mode = mode or _answered(
-        None, asks, "Run as dedicated (its own process) or connect (in a Connect group)?",
-        one_of(RunMode, "--mode"), begun.mode, "--mode",
-    )  # fmt: skip
-    policy = policy or _answered(
-        None, asks, f"Name of topic orders of {us} on {eu}: {us}.orders (default) or orders (identity)?",
-        one_of(Policy, "--policy"), begun.policy, "--policy",
-    )  # fmt: skip
-    return Answers(
-        begun.source,
-        begun.target,
-        mode,
-        policy,
-        topics or _answered(None, asks, "Topics (regular expressions)", str, begun.topics, "--topics"),
-        groups or _answered(None, asks, "Consumer groups (regular expressions)", str, begun.groups, "--groups"),
-        _yes(sync_groups, asks, f"Sync group offsets to {eu}, so that groups can move at any time?"),
-        _yes(both_ways, asks and mode is RunMode.DEDICATED, f"Also mirror {eu} to {us}?"),
-    )
+def _one_of(kind: type[E], key: str, text: str) -> E:
+    try:
+        return kind(text.strip())
+    except ValueError:
+        raise ConfigError(f"'{text}' is not one of {', '.join(kind)}", key) from None
 
 
-def _answered(
-    given: str | None, asks: bool, question: str, parse: Callable[[str], T], default: T | None, key: str
-) -> T:
-    """Return the value of a flag, else the answer to a question, repeated until it is valid, else the default."""
-    if given is not None:
-        return parse(given)
-    if not asks:
-        if default is None:
-            raise ConfigError(f"{key} is missing, and there is no terminal to ask for it", key)
+def _answered(asks: bool, question: str, parse: Callable[[str], T], default: T | None) -> T:
+    """Return the answer to a question, repeated until it is valid; the default if there is no terminal to ask."""
+    if not asks and default is not None:
         return default
     while True:
         try:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
+import typer.completion
 
 from connect.cli import options_and_help as options
 from connect.cli.commands import connectors
@@ -15,10 +17,8 @@ from connect.cli.dev import dev
 from connect.cli.init import init
 from connect.core.errors import ConfigError
 
-PROGRAM: Final = "heliograph"
-
 app = typer.Typer(
-    name=PROGRAM,
+    name=options.PROGRAM,
     cls=options.GroupedCommands,
     help="Kafka Connect's distributed worker and MirrorMaker 2 in Python, copying on Apache Spark.",
     no_args_is_help=True,
@@ -89,9 +89,7 @@ def status(
     or something could not be checked. With --watch it is a page until Ctrl-C, which ends with 0."""
     from connect.cli.commands.lag_and_status import run_status
 
-    options.finish(
-        run_status, file, rest=rest or (), as_json=as_json, watch=watch, every_s=options.refresh_s(every, watch=watch)
-    )
+    options.finish(run_status, file, rest=rest or (), as_json=as_json, every_s=options.refresh_s(every, watch=watch))
 
 
 @app.command(short_help="Print the lag of each flow.")
@@ -117,14 +115,7 @@ def lag(
     if file is not None and source is not None and source.name == "ENVIRONMENT":
         rest = None  # because a file says what to read, and the variable is a default
     options.finish(
-        run_lag,
-        file,
-        flow=flow,
-        top=top,
-        as_json=as_json,
-        rest=rest,
-        watch=watch,
-        every_s=options.refresh_s(every, watch=watch),
+        run_lag, file, flow=flow, top=top, as_json=as_json, rest=rest, every_s=options.refresh_s(every, watch=watch)
     )
 
 
@@ -154,7 +145,7 @@ def offsets(
 
     topics = frozenset(filter(None, (name.strip() for name in (topic or "").split(","))))
     question = OffsetsQuestion(file, cluster, bootstrap_server, command_config, group or (), flow, topics, broker_info)
-    options.finish(run_offsets, question, as_json=as_json, watch=watch, every_s=options.refresh_s(every, watch=watch))
+    options.finish(run_offsets, question, as_json=as_json, every_s=options.refresh_s(every, watch=watch))
 
 
 @app.command("map", short_help="Print the offset map: which target offset each source offset has.")
@@ -468,7 +459,7 @@ def mirror(
     With -f the flows are those of a Strimzi resource; see docs/strimzi.md.
 
     Exit codes: 0 stopped cleanly, 1 an error."""
-    program = f"{PROGRAM} mirror"
+    program = f"{options.PROGRAM} mirror"
     configure_logging(*checked_log_options(log_level, log_format))
     if resource is not None:
         if file is not None or clusters:
@@ -486,10 +477,11 @@ def mirror(
 
 
 def main() -> NoReturn:
-    sys.exit(run_command(PROGRAM, _invoke))
+    sys.exit(run_command(options.PROGRAM, _invoke))
 
 
 def _invoke() -> int:
-    options.prepare()
-    options.taught(typer.main.get_command(app))(prog_name=PROGRAM)
+    if options.ASKED in os.environ:
+        typer.completion.completion_init()  # type: ignore[attr-defined]  # because it has no __all__
+    options.taught(typer.main.get_command(app))(prog_name=options.PROGRAM)
     return EXIT_OK

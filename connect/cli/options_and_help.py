@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -154,8 +153,9 @@ def folded(line: str) -> list[str]:
     return parts
 
 
-_PROGRAM: Final = "heliograph"
-_ASKED: Final = "_HELIOGRAPH_COMPLETE"
+PROGRAM: Final = "heliograph"
+#: Set by a shell that asks for completions.
+ASKED: Final = "_HELIOGRAPH_COMPLETE"
 
 
 class Shell(StrEnum):
@@ -172,13 +172,7 @@ def completion(shell: Annotated[Shell, typer.Argument(help="The shell.")]) -> No
     bash: ~/.local/share/bash-completion/completions/heliograph; zsh: a file _heliograph in a folder of $fpath; fish:
     ~/.config/fish/completions/heliograph.fish."""
     script = typer.completion.get_completion_script  # type: ignore[attr-defined]  # because it has no __all__
-    print(script(prog_name=_PROGRAM, complete_var=_ASKED, shell=shell.value))
-
-
-def prepare() -> None:
-    """Set up completion if a shell asks for it."""
-    if _ASKED in os.environ:
-        typer.completion.completion_init()  # type: ignore[attr-defined]  # as above
+    print(script(prog_name=PROGRAM, complete_var=ASKED, shell=shell.value))
 
 
 class RunMode(StrEnum):
@@ -267,7 +261,7 @@ def check(
 def finish(command: Callable[P, int], *arguments: P.args, **options: P.kwargs) -> NoReturn:
     """Run a command that prints what it finds, so that little is logged, and end with its exit code."""
     configure_logging("CRITICAL")
-    raise typer.Exit(run_command(_PROGRAM, partial(command, *arguments, **options)))
+    raise typer.Exit(run_command(PROGRAM, partial(command, *arguments, **options)))
 
 
 def rare_option(*names: str, help: str, **more: Any) -> Any:  # noqa: A002 (typer's word)
@@ -295,11 +289,11 @@ Execute = Annotated[bool, typer.Option("--execute", help="Make the changes, afte
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
-def refresh_s(every_s: float | None, *, watch: bool) -> float:
-    """Return the seconds between refreshes. Raises ConfigError for ``--every`` without ``--watch``."""
+def refresh_s(every_s: float | None, *, watch: bool) -> float | None:
+    """Return the seconds between refreshes, None without ``--watch``. Raises ConfigError for ``--every`` without it."""
     if every_s is not None and not watch:
         raise ConfigError("--every needs --watch", "--every")
-    return _EVERY_S if every_s is None else every_s
+    return (every_s or _EVERY_S) if watch else None
 
 
 def _finite(seconds: float | None) -> float | None:

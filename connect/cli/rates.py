@@ -50,14 +50,13 @@ class RateMeter:
         while len(self._samples) > 2 and self._samples[1][0] <= now_s - self._window_s:
             self._samples.popleft()
         then_s, before = self._samples[0]
-        return [_rates(one, before.get(one.flow, _NOTHING), now_s - then_s) for one in each]
-
-
-def _rates(one: FlowProgress, before: Tally, seconds: float) -> FlowRates:
-    if not seconds:
-        return FlowRates(one)
-    records, size = one.tally.records - before.records, one.tally.bytes - before.bytes
-    return FlowRates(one, max(0, records) / seconds, max(0, size) / seconds)
+        seconds = now_s - then_s or float("inf")
+        rates = []
+        for one in each:
+            was = before.get(one.flow, _NOTHING)
+            records, size = one.tally.records - was.records, one.tally.bytes - was.bytes
+            rates.append(FlowRates(one, max(0, records) / seconds, max(0, size) / seconds))
+        return rates
 
 
 def verdict_of(one: FlowProgress) -> FlowVerdict:
@@ -88,10 +87,8 @@ def is_idle(verdict: FlowVerdict) -> bool:
 
 def flow_line(rates: FlowRates) -> str:
     """Format a flow's log line, with the ages of the last fetch and the last produce where they are known; what is
-    wrong follows in the words of its verdict.
-
-    Like ``us->eu running: 5 topics, 20 partitions, 1,200 records/s, 1.2 MB/s, 35 records and 12 ms behind``.
-    """
+    wrong follows in the words of its verdict. Like ``us->eu running: 5 topics, 20 partitions, 1,200 records/s, 1.2
+    MB/s, 35 records and 12 ms behind``."""
     progress, tally = rates.progress, rates.progress.tally
     verdict, moved = verdict_of(progress), moved_texts(progress.contact.to_json(progress.at_ms))
     sentences = " ".join((verdict.sentence, *verdict.also))

@@ -17,14 +17,8 @@ from connect.core.wording import printable, reason_of
 
 #: The style of what needs attention.
 ERROR: Final = "bold red"
-_STYLES: Final = {
-    "RUNNING": "green",
-    "PAUSED": "yellow",
-    "STOPPED": "yellow",
-    "UNASSIGNED": "yellow",
-    "RESTARTING": "yellow",
-    "FAILED": ERROR,
-}
+_WAITING: Final = ("PAUSED", "STOPPED", "UNASSIGNED", "RESTARTING")
+_STYLES: Final = {"RUNNING": "green", **dict.fromkeys(_WAITING, "yellow"), "FAILED": ERROR}
 #: A pipe has no width; this one does not break the lines of tables.
 _PIPE_COLUMNS: Final = 240
 #: Between two columns.

@@ -74,10 +74,7 @@ class KafkaNode:
 
 class KafkaCluster:
     """A running cluster. Its processes and files are removed when the program that started it ends, however it ends.
-
-    ``nodes[i]`` has Kafka's node id ``i + 1``. Not thread-safe, except that threads may end different nodes at the same
-    time.
-    """
+    ``nodes[i]`` has Kafka's node id ``i + 1``. Not thread-safe, except that threads may end different nodes at once."""
 
     #: The text in a broker's log that says that it serves requests.
     started_text = b"Kafka Server started"

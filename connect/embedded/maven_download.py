@@ -124,7 +124,7 @@ def _check(arrived: Path) -> None:
     if arrived.suffix != ".jar":
         return
     wanted = pinned_jars().get(arrived.name)
-    if wanted is not None and sha256(arrived.read_bytes()).hexdigest() != wanted:
+    if wanted and sha256(arrived.read_bytes()).hexdigest() != wanted:
         raise DownloadFailed(f"{arrived.name} is not the file that this version was tested with. {_REMEDY}")
     try:
         with zipfile.ZipFile(arrived) as jar:

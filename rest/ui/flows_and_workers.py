@@ -176,8 +176,7 @@ class FlowWorkers:
     one scheme."""
 
     def __init__(self, forwarder: Forwarder, answers: KeptAnswers) -> None:
-        self._forwarder = forwarder
-        self._answers = answers
+        self._forwarder, self._answers = forwarder, answers
 
     async def reports(self, flow: UiFlow) -> Reports:
         """Return the report of each worker that has the source connector of a flow, or tasks of it."""

@@ -64,9 +64,8 @@ class StaticFiles:
     """All files, by path below ``static``. The constructor reads and compresses them, which takes some 10 ms."""
 
     def __init__(self) -> None:
-        self._files = {
-            path.relative_to(_ROOT).as_posix(): _file(path) for path in _ROOT.rglob("*") if path.suffix in _TYPES
-        }
+        paths = [path for path in _ROOT.rglob("*") if path.suffix in _TYPES]
+        self._files = {path.relative_to(_ROOT).as_posix(): _file(path) for path in paths}
 
     @property
     def pages(self) -> list[str]:
@@ -156,17 +155,12 @@ class Dashboard:
         raise RestError(404, "HTTP 404 Not Found")
 
     async def _me(self, caller: Caller) -> dict[str, Any]:
-        versions = {herder.worker_info().version for herder in self.herders.values()}
-        return {
-            "name": caller.name,
-            "role": caller.role.name,
-            "version": next(iter(versions), None),
-            "pages": (await self._static()).pages,
-        }
+        version = next((herder.worker_info().version for herder in self.herders.values()), None)
+        pages = (await self._static()).pages
+        return {"name": caller.name, "role": caller.role.name, "version": version, "pages": pages}
 
     async def _report(self, name: str, kind: str, query: dict[str, str]) -> dict[str, Any]:
-        """Return a report of a flow's connector: of the source, or of the ``part`` in the query. Raises NotFound,
-        RequestRefused, RestError."""
+        """Return a report of a flow's connector: of the source, or of the ``part`` in the query."""
         part = query.pop(_PART, SOURCE)
         flow = (await flows_of(self.herders)).get(name)
         if flow is None:

@@ -37,8 +37,7 @@ class Snapshots:
     """Takes snapshots of a process's flows."""
 
     def __init__(self, answers: KeptAnswers, workers: FlowWorkers) -> None:
-        self._answers = answers
-        self._workers = workers
+        self._answers, self._workers = answers, workers
 
     async def take(self, herders: Flows) -> dict[str, Any]:
         """Return all flows by name: each its overview report and the states of its connectors."""
@@ -49,8 +48,7 @@ class Snapshots:
         return {"flows": dict(zip(flows, shown, strict=True)), "starting": starting}
 
     async def _shown(self, flow: UiFlow, *, is_summed: bool) -> dict[str, Any]:
-        """Return a flow of the snapshot; ``error`` says why its overview is old, or that there is none. Other flows are
-        shown all the same."""
+        """Return a flow of the snapshot; ``error`` says why its overview is old, or that there is none."""
         name = flow.connectors[SOURCE]
         answer = await self._answers.get(
             (OVERVIEW, flow.prefix, name), lambda: flow.herder.connector_report(name, OVERVIEW, {}), within_s=_WITHIN_S
@@ -77,8 +75,7 @@ class Snapshots:
 
 
 def _state(herder: HerderApi, name: str) -> dict[str, Any] | None:
-    """Return the state of a connector, how many of its tasks are in which, and why some failed; None before it has a
-    state."""
+    """Return the state of a connector, how many of its tasks are in which, and why some failed; None without one."""
     try:
         info = herder.connector_status(name)
     except NotFound:
@@ -139,9 +136,8 @@ class LiveFeed:
                 self._event = b""
                 self._looking = self._scope.spawn(self._look_while_seen(), "snapshots of flows")
             await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
-            await first_of(
-                "a page", self._send_events(send), _left(receive), self._closed.wait(), asyncio.sleep(_LONGEST_S)
-            )
+            ends = (_left(receive), self._closed.wait(), asyncio.sleep(_LONGEST_S))
+            await first_of("a page", self._send_events(send), *ends)
             await send({"type": "http.response.body", "body": b""})
         finally:
             self._clients -= 1

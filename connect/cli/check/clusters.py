@@ -241,8 +241,7 @@ async def _rights(
 
 
 async def _transactional_ids(sides: Sides, target: Cluster, looked: Looked) -> None:
-    """Check the right to transactional ids. WRITE implies DESCRIBE, which finding a coordinator needs, so no producer
-    id is taken."""
+    """Check the right to transactional ids without taking a producer id: finding a coordinator needs DESCRIBE."""
     if sides.group_id is None or sides.settings is None:
         return
     prefix = f"{sides.group_id}-{sides.settings.name}-"

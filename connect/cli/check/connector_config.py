@@ -1,9 +1,8 @@
-"""Checks a connector's config from a file, as a worker would validate it.
+"""Checks a connector's config from a JSON or properties file, as a worker would validate it, and says what each mirror
+connector would do.
 
-* Files are JSON or properties.
-* The report says what each mirror connector would do.
-* The connection settings of its clusters are resolved as its clients do it, key stores included.
-* Kerberos, and references that stay unresolved, are findings.
+The connection settings of its clusters are resolved as its clients do it, key stores included. Kerberos, and references
+that stay unresolved, are findings.
 """
 
 from __future__ import annotations
@@ -34,14 +33,8 @@ from connect.runtime.plugins.config_validation import validate_connector
 from connect.runtime.plugins.plugin_errors import secrets_of
 from connect.runtime.plugins.plugin_registry import Plugins, check_worker
 from connectors.checkpoint.connector import objections
-from connectors.config import connector_configs
-from connectors.config.client_config import (
-    ClientKind,
-    ClusterSide,
-    flow_clients,
-    located_client,
-    properties_with_prefix,
-)
+from connectors.config import client_config, connector_configs
+from connectors.config.client_config import ClientKind, ClusterSide
 from connectors.config.connector_configs import CheckpointSettings, MirrorSourceSettings, source_settings
 from connectors.config.definitions import HEARTBEAT
 from connectors.control_link.server import LinkSettings
@@ -151,10 +144,10 @@ def sides_of(name: str, java_class: str, props: Mapping[str, str], worker: Worke
 
     def located(error: ConfigError, side: ClusterSide, kind: ClientKind | None) -> ConfigError:
         # The worker's own client is made of the connector's target, because the file does not say which worker gets it.
-        return located_client(props, error, side, kind or "admin")
+        return client_config.located_client(props, error, side, kind or "admin")
 
     own = {"client.id": "", **worker.props}
-    clients = flow_clients(settings.flow, props, own, source=source, target=target, locate=located)
+    clients = client_config.flow_clients(settings.flow, props, own, source=source, target=target, locate=located)
     admins = clients.source_admin(), clients.target_admin()
     if not java_class.endswith("MirrorSourceConnector"):
         return Sides(name or settings.flow, source, target, *admins, None, [], None)
@@ -324,7 +317,7 @@ async def _look(
 
 def _sample_worker(props: Mapping[str, str]) -> WorkerConfig:
     """Return a worker with defaults, because the file does not say which one gets it. Raises ConfigError."""
-    of_target = properties_with_prefix(props, _TARGET)
+    of_target = client_config.properties_with_prefix(props, _TARGET)
     of_target.pop("alias", None)
     needs_transactions = props.get("exactly.once.support", "").strip().lower() == "required"
     try:

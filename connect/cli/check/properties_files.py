@@ -138,14 +138,12 @@ async def _refusals(flow: Flow) -> list[CheckFinding]:
     return reported
 
 
-def _connectors(flow: Flow) -> Iterator[Connector]:
-    """Yield the connectors that the leader would configure."""
+def _connectors(flow: Flow) -> list[Connector]:
+    """Return the connectors that the leader would configure."""
     if not flow.enabled:
-        yield Connector.HEARTBEAT
-        return
-    for connector in Connector:
-        if connector is not Connector.CHECKPOINT or not objections(flow.connector_config(connector)):
-            yield connector
+        return [Connector.HEARTBEAT]
+    has_checkpoints = not objections(flow.connector_config(Connector.CHECKPOINT))
+    return [one for one in Connector if one is not Connector.CHECKPOINT or has_checkpoints]
 
 
 def _located(flow: Flow, key: str, reason: str, level: Level) -> CheckFinding:

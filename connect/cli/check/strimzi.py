@@ -38,10 +38,6 @@ class Given:
     folder: Path | None
     keys: Mapping[str, frozenset[str]]
 
-    @property
-    def directory(self) -> str | None:
-        return None if self.folder is None else str(self.folder.resolve())
-
 
 def given(folder: Path | None) -> Given:
     """Read the names of secrets. Raises ConfigError if ``folder`` is not a folder or cannot be read."""
@@ -106,8 +102,9 @@ async def check_strimzi(text: str, report: CheckReport, *, secrets: Path | None,
 
 
 async def _check(node: Node, report: CheckReport, secrets: Given, *, is_alone: bool, offline: bool) -> CheckReport:
+    folder = None if secrets.folder is None else str(secrets.folder.resolve())
     try:
-        found = translate(node, secrets.directory, secrets.keys)
+        found = translate(node, folder, secrets.keys)
     except ConfigError as error:
         return report.with_findings([of_error(error)])
     notices = found.start_notices(os.environ)
@@ -126,7 +123,9 @@ async def _check(node: Node, report: CheckReport, secrets: Given, *, is_alone: b
     clusters: dict[str, SeenCluster] = {}
     for wanted in found.connectors:
         looked = Looked(clusters)
-        refused = await _refusals(found, wanted, worker)
+        async with plugins_of(worker) as plugins:
+            reasons, _ = await validated(wanted.config, plugins, worker, worker.transformer)
+        refused = [of_error(found.located(ConfigError(reason, key), wanted)) for key, reason in reasons]
         if not refused:
             await _look(found, wanted, worker, secrets, looked, offline=offline)
         what = wanted.name if is_alone else f"{found.name}: {wanted.name}"
@@ -143,12 +142,6 @@ def _of_values(node: Node) -> Iterator[CheckFinding]:
     values = [WrittenValue(path, text.value, text.line) for path, text in texts.items()]
     own = (name for one in values if connector_config.declares(one.key) for name in split_list(one.value))
     return connector_config.of_values(values, frozenset([*_PROVIDERS, *own]))
-
-
-async def _refusals(found: TranslatedResource, wanted: WantedConnector, worker: WorkerConfig) -> list[CheckFinding]:
-    async with plugins_of(worker) as plugins:
-        refused, _ = await validated(wanted.config, plugins, worker, worker.transformer)
-    return [of_error(found.located(ConfigError(reason, key), wanted)) for key, reason in refused]
 
 
 async def _look(

@@ -110,7 +110,6 @@ _NOT_STOPPED: Final = "must be in the STOPPED state"
 @app.command("list")
 def list_connectors(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """List all connectors with their states."""
-
     from connect.cli import tables
 
     with _worker(url) as worker:
@@ -168,7 +167,6 @@ def create(
 @app.command()
 def status(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Show a connector, its tasks, and why they failed."""
-
     from connect.cli import tables
 
     with _worker(url) as worker:

@@ -1,8 +1,5 @@
-"""``heliograph failover``, ``failback``, ``undo`` and ``unreplicated``.
-
-* ``failover``, ``failback`` and ``undo`` move groups between clusters. They change nothing without ``--execute``.
-* ``unreplicated`` shows the records that only the old primary holds.
-"""
+"""``heliograph failover``, ``failback`` and ``undo``, which move groups between clusters and change nothing without
+``--execute``; ``unreplicated``, which shows the records that only the old primary holds."""
 
 from __future__ import annotations
 
@@ -293,8 +290,7 @@ def _verifier(arguments: FailoverArguments) -> CopyVerifier | None:
 
 
 async def _on_done(command: str, code: int) -> int:
-    """Run the operator's command with the exit code in its environment. Return that code; if it is 0 and the command
-    fails, 1."""
+    """Run the operator's command with the exit code in its environment. Return that code, or 1 if only this fails."""
     running = await asyncio.create_subprocess_shell(command, env={**os.environ, "HELIOGRAPH_EXIT_CODE": str(code)})
     if failed := await running.wait():
         warn(f"--on-done failed with exit code {failed}: {command}")

@@ -121,7 +121,8 @@ class FlowPage:
             parts.append(Text(f"and {counted(len(self._seen) - most, 'flow')} more"))
         parts += _sentences(self._seen)
         below = list(_failovers(self._seen))
-        left = height - sum(_lines(screen, one) for one in (*parts, *below)) - _AROUND_ROWS
+        lines = sum(len(screen.render_lines(one, pad=False)) for one in (*parts, *below))
+        left = height - lines - _AROUND_ROWS
         if (rows := _partitions(self._seen)) and left > 0:
             numbers = ("records", "oldest")
             whole = ("partition", *numbers)
@@ -136,6 +137,8 @@ class FlowPage:
         shown = table((*whole, *beat), (), whole=whole, right=numbers)
         for one in seen:
             lag, verdict, rate = one.facts.lag, one.verdict, one.facts.records_per_s
+            growth = lag.growth_per_s or 0
+            rise = f" {growth:+,.0f}/s" if is_wide and abs(growth) >= 1 else ""
             lags = [*self._lags[_name(one)]][-(_LOOKS if is_wide else _FEW_LOOKS) :]
             shown.add_row(
                 text(str(one.facts.flow)),
@@ -143,7 +146,7 @@ class FlowPage:
                 "" if rate is None else f"{rate:,.0f}",
                 "unknown" if lag.records < 0 else f"{lag.records:,}",
                 "" if lag.records <= 0 else age_text(lag.ms),
-                sparkline(lags) + (_growth(lag.growth_per_s) if is_wide else ""),
+                f"{sparkline(lags)}{rise}",
                 *((one.last_heartbeat,) if is_wide else ()),
             )
         return shown
@@ -162,10 +165,6 @@ def sparkline(values: Sequence[int]) -> str:
     """Draw numbers as bars, from 0 to the highest; a negative number is unknown, and a point."""
     most = max([*values, 1])
     return "".join("·" if one < 0 else _BARS[one * (len(_BARS) - 1) // most] for one in values)
-
-
-def _growth(per_s: float | None) -> str:
-    return "" if per_s is None or abs(per_s) < 1 else f" {per_s:+,.0f}/s"
 
 
 def _sentences(seen: Sequence[FlowSeen]) -> Iterator[RenderableType]:
@@ -199,7 +198,3 @@ def _partitions(seen: Sequence[FlowSeen]) -> list[tuple[str, str, str, str]]:
         rows += [(str(one.facts.flow), name, -1, "", state) for name, state in states.items()]
     rows.sort(key=lambda row: (not row[4], -row[2], row[:2]))
     return [(f"{row[0]} {row[1]}", "" if row[2] < 0 else f"{row[2]:,}", row[3], row[4]) for row in rows]
-
-
-def _lines(screen: Console, part: RenderableType) -> int:
-    return len(screen.render_lines(part, pad=False))

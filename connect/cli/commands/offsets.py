@@ -91,12 +91,12 @@ class OffsetsQuestion:
     with_brokers: bool
 
 
-def run_offsets(question: OffsetsQuestion, *, as_json: bool, watch: bool, every_s: float) -> int:
-    """Print the offsets, repeatedly with ``watch``, and return the exit code: 0, or 1 for an incomplete check. Raises
+def run_offsets(question: OffsetsQuestion, *, as_json: bool, every_s: float | None) -> int:
+    """Print the offsets, repeatedly with ``every_s``, and return the exit code: 0, or 1 for an incomplete check. Raises
     ConfigError if a file or an argument is wrong, HeliographError if a cluster does not answer."""
-    if watch and (as_json or not sys.stdout.isatty()):
+    if every_s is not None and (as_json or not sys.stdout.isatty()):
         raise ConfigError("--watch needs a terminal and cannot be combined with --json", "--watch")
-    return asyncio.run(_run(question, as_json=as_json, every_s=every_s if watch else None))
+    return asyncio.run(_run(question, as_json=as_json, every_s=every_s))
 
 
 async def _run(question: OffsetsQuestion, *, as_json: bool, every_s: float | None) -> int:
@@ -129,12 +129,9 @@ def lines(reported: OffsetsAnswer, columns: int) -> Iterator[str]:
         widths = wide
     for cells in rows:
         yield " ".join(map(str.ljust, cells, widths)).rstrip()
-    for group in reported.nothing:
-        yield printable(f"group {group} has no committed offset and no member")
-    for topic in reported.unread:
-        yield printable(f"no partition of topic {topic} is read")
-    for why in reported.unknown:
-        yield printable(f"not checked: {why}")
+    yield from (printable(f"group {group} has no committed offset and no member") for group in reported.nothing)
+    yield from (printable(f"no partition of topic {topic} is read") for topic in reported.unread)
+    yield from (printable(f"not checked: {why}") for why in reported.unknown)
     if reported.brokers:
         yield "BROKER INFO"
         yield from (printable(f"{node} -> {address}") for _, node, address in reported.brokers)

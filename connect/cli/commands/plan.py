@@ -100,7 +100,9 @@ async def _plan_all(flows: Sequence[Flow]) -> list[FlowPlan]:
     plans: list[FlowPlan] = []
     made: set[tuple[str, str]] = set()
     for flow in flows:
-        plan = _without(made, await _plan(flow))
+        plan = await _plan(flow)
+        # Topics that an earlier flow of the same file creates are left out.
+        plan = replace(plan, changes=tuple(one for one in plan.changes if not made & _created([one])))
         made |= _created(plan.changes)
         plans.append(plan)
     return plans
@@ -113,7 +115,10 @@ def _created(changes: Iterable[Planned]) -> set[tuple[str, str]]:
 async def _plan(flow: Flow) -> FlowPlan:
     async def look(settings: MirrorSourceSettings, parts: FlowParts, *more: Any) -> FlowPlan:
         plan = (await flow_plan.look_at_flow(settings, parts, *more)).plan
-        return await _with_groups(flow, await _with_brokers(plan, parts.clusters, flow))
+        plan, groups = await _with_brokers(plan, parts.clusters, flow), await groups_of(flow)
+        alone = (f"group {group} is not synced: {why}" for group, why in groups.alone.items())
+        changes = (*plan.changes, *(Planned(flow.target, one) for one in groups.moves))
+        return replace(plan, changes=changes, notes=(*plan.notes, *alone), unknown=(*plan.unknown, *groups.unknown))
 
     return await looked_at(flow, look, lambda plan: plan)
 
@@ -159,19 +164,6 @@ async def groups_of(flow: Flow) -> GroupOffsetSyncPlan:
         return await plan_groups(checkpoint_settings(props))
     except HeliographError as error:
         return GroupOffsetSyncPlan(unknown=(str(error),))
-
-
-async def _with_groups(flow: Flow, plan: FlowPlan) -> FlowPlan:
-    groups = await groups_of(flow)
-    alone = (f"group {group} is not synced: {why}" for group, why in groups.alone.items())
-    changes = (*plan.changes, *(Planned(flow.target, one) for one in groups.moves))
-    return replace(plan, changes=changes, notes=(*plan.notes, *alone), unknown=(*plan.unknown, *groups.unknown))
-
-
-def _without(made: set[tuple[str, str]], plan: FlowPlan) -> FlowPlan:
-    """Leave out topics that an earlier flow of the same file creates."""
-    changes = (one for one in plan.changes if not made & _created([one]))
-    return replace(plan, changes=tuple(changes))
 
 
 def internal_topics(flow: Flow, settings: MirrorSourceSettings) -> InternalTopics:

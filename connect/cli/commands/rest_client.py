@@ -52,8 +52,7 @@ def _authorization(url: httpx.URL) -> dict[str, str]:
 
 
 def _tls_context() -> ssl.SSLContext:
-    """Return the context for https workers, with the machine's authorities or those of a PEM file, and with the user's
-    certificate if the environment names one."""
+    """Return the context for https workers, with the files that the environment names."""
     try:
         context = ssl.create_default_context(cafile=os.environ.get(_CA_FILE))
         if certificate := os.environ.get(_CERTIFICATE_FILE):
@@ -75,31 +74,31 @@ class WorkerUnreachable(RetriableError):
     """No worker answers at the URL."""
 
 
-def _parsed(url: str, option: str) -> httpx.URL:
+def _parsed(url: str) -> httpx.URL:
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise ConfigError(f"'{url}' is not a URL: {error}", option) from None
+        raise ConfigError(f"'{url}' is not a URL: {error}", "--rest") from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ConfigError(f"'{url}' is not a worker's URL, such as http://localhost:8083", option)
+        raise ConfigError(f"'{url}' is not a worker's URL, such as http://localhost:8083", "--rest")
     if parsed.userinfo:
-        raise ConfigError(f"a URL that contains a password is seen by all users of this machine; set {_USER}", option)
+        raise ConfigError(f"a URL that contains a password is seen by all users of this machine; set {_USER}", "--rest")
     return parsed
 
 
 def flow_url(url: str, source: str, target: str) -> str:
     """Return the URL of a flow of the dedicated mirror at ``url``. Raises ConfigError as :class:`RestClient`."""
-    _parsed(url, "--rest")  # here, so that an error shows what was typed
+    _parsed(url)  # here, so that an error shows what was typed
     return f"{url.rstrip('/')}/{source}/{target}"
 
 
 class RestClient:
     """One worker, or one flow of a dedicated mirror (``http://host:port/us/eu``), with the user of the environment.
-    Raises ConfigError if ``url``, the value of ``option``, is not an http or https URL, or contains a user, or if a
+    Raises ConfigError if ``url`` is not an http or https URL, or contains a user, or if a
     file that the environment names cannot be read."""
 
-    def __init__(self, url: str, option: str = "--rest") -> None:
-        parsed = _parsed(url, option)
+    def __init__(self, url: str) -> None:
+        parsed = _parsed(url)
         self.shown_url = url.rstrip("/")
         self._client = httpx.Client(
             base_url=url,
@@ -201,11 +200,9 @@ class RestControl:
 
 
 def find_control(closing: ExitStack, urls: Sequence[str], source: str, target: str, name: str) -> RestControl | None:
-    """Return the enabled connector of a flow at one of ``urls``, each of a Connect worker or a dedicated mirror.
-
-    Of several it is the one called ``name``, else the first; None if there is none. Its connections are closed with
-    ``closing``. Raises the first error of :meth:`RestClient.ask` if none of the URLs answers as a worker.
-    """
+    """Return the enabled connector of a flow at one of ``urls``, each of a Connect worker or a dedicated mirror; of
+    several the one called ``name``, else the first; None if there is none. Its connections are closed with ``closing``.
+    Raises the first error of :meth:`RestClient.ask` if none of the URLs answers as a worker."""
     errors: list[HeliographError] = []
     for url in urls:
         for place in (flow_url(url, source, target), url):

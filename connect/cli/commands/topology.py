@@ -27,13 +27,8 @@ from connectors.config.mm2_properties import Connector, Flow, MirrorMakerConfig,
 from connectors.heartbeat import Age, ClusterHeartbeats, ConfiguredFlow, FlowHealth, FlowState, Way
 from connectors.policy import make_policy
 
-_STYLES: Final = {
-    FlowState.ALIVE: "green",
-    FlowState.STOPPED: ERROR,
-    FlowState.NONE: ERROR,
-    FlowState.OFF: "",
-    FlowState.UNKNOWN: "yellow",
-}
+_NOT_ALIVE: Final = dict.fromkeys((FlowState.STOPPED, FlowState.NONE), ERROR)
+_STYLES: Final = {FlowState.ALIVE: "green", FlowState.OFF: "", FlowState.UNKNOWN: "yellow", **_NOT_ALIVE}
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 

@@ -147,9 +147,7 @@ def _print(result: VerificationResult, arguments: VerifyArguments) -> None:
 def _form(result: VerificationResult, form: str) -> str:
     if form == ".json":
         return json.dumps(report_forms.to_document(result), indent=2)
-    if form == ".html":
-        return report_forms.page(result)
-    return report_forms.to_text(result, report_forms.digest(result))
+    return report_forms.page(result) if form == ".html" else report_forms.to_text(result, report_forms.digest(result))
 
 
 def _show_json(progress: Progress) -> None:

@@ -27,8 +27,7 @@ PROGRAM: Final = "connect-distributed"
 EXIT_WITHIN_S: Final = 25.0
 
 
-def parse_arguments(program: str, arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments; Java has no ``--log-level``. Raises SystemExit if they are wrong, and after the help."""
+def _parser(program: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=program,
         description="Run a worker of a Kafka Connect group.",
@@ -37,7 +36,7 @@ def parse_arguments(program: str, arguments: Sequence[str]) -> argparse.Namespac
     )
     parser.add_argument("file", type=Path, metavar="worker.properties", help="The worker's configuration file.")
     console.add_general_options(parser)
-    return parser.parse_args(arguments)
+    return parser
 
 
 def main() -> NoReturn:
@@ -47,7 +46,7 @@ def main() -> NoReturn:
 def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
     """Run the command under any name and return the exit code. Raises ConfigError if the file or a setting in it is
     wrong."""
-    parsed = parse_arguments(program, arguments)
+    parsed = _parser(program).parse_args(arguments)
     configure_logging(parsed.log_level, parsed.log_format)
     configure_tracing(program)
     from connect.api.plugins import config_providers
@@ -96,7 +95,7 @@ async def _work(program: str, config: WorkerConfig) -> int:
                 print(f"{program}: error: {console.describe(said)}", file=sys.stderr)
                 return EXIT_NOT_STARTED
             if not stop.is_set():
-                await unless(stop, node.ended(), "work")
+                await unless(stop, node.worker.ended(), "work")
         finally:
             await node.stop()
     return EXIT_OK

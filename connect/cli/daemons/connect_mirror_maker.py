@@ -68,20 +68,12 @@ def parse_arguments(program: str, arguments: Sequence[str]) -> argparse.Namespac
     parser.add_argument("--clusters", nargs="+", metavar="CLUSTER", default=(), help=text)
     console.add_general_options(parser)
     found = parser.parse_args(arguments)
-    if problem := unreadable(found.file):
-        parser.error(f"argument mm2.properties: {problem}")
-    return found
-
-
-def unreadable(file: Path) -> str | None:
-    """Return why ``file`` cannot be read, or None; None for a folder, as in Java, where only loading it fails."""
     try:
-        with file.open("rb"):
-            return None
-    except IsADirectoryError:
-        return None
+        found.file.open("rb").close()
     except OSError as error:
-        return f"cannot read {file}: {error.strerror}"
+        if not isinstance(error, IsADirectoryError):  # because in Java only loading a folder fails
+            parser.error(f"argument mm2.properties: cannot read {found.file}: {error.strerror}")
+    return found
 
 
 def main() -> NoReturn:
@@ -190,12 +182,10 @@ def _spark(flows: Sequence[Flow]) -> SparkEngine | None:
 async def run(
     make: Callable[[], MirrorMaker], stop: asyncio.Event, *, watch: Callable[[MirrorMaker], Coroutine[None, None, None]]
 ) -> None:
-    """Start a MirrorMaker, run it until ``stop`` is set and stop it, in bounded time.
-
-    ``make`` is called for each attempt to start; ``stop`` ends such an attempt too; ``watch`` runs while a started
-    MirrorMaker runs, and its error ends everything. Raises NotStarted if starting failed and a retry would not help,
-    StopTimedOut if stopping took longer than ``STOP_TIMEOUT_S``.
-    """
+    """Start a MirrorMaker, run it until ``stop`` is set and stop it, in bounded time. ``make`` is called for each
+    attempt to start; ``stop`` ends such an attempt too; ``watch`` runs while a started MirrorMaker runs, and its error
+    ends everything. Raises NotStarted if starting failed and a retry would not help, StopTimedOut if stopping took
+    longer than ``STOP_TIMEOUT_S``."""
     maker = await _start(make, stop)
     if maker is None:
         return

@@ -140,6 +140,10 @@ class FlowWorker:
         self._failures = Failures()
         #: Whether the config of the file replaces the stored one, or has done so in this run.
         self._is_replaced = False
+        if rest is None:
+            worker_id = f"{socket.getfqdn()}/{flow}/{uuid.uuid4()}"
+        else:
+            worker_id = f"{urlsplit(rest.url).netloc}/{flow}"
         self.worker = DistributedWorker(
             config,
             plugins,
@@ -147,7 +151,7 @@ class FlowWorker:
             name=str(flow),
             cluster=flow.target,
             url=_NO_REST if rest is None else rest.url,
-            worker_id=_worker_id(flow, rest),
+            worker_id=worker_id,
             leases=leases,
             elected=self._elected.set,
             obsolete=self._obsolete,
@@ -295,12 +299,6 @@ def worker_config(flow: Flow) -> WorkerConfig:
         return WorkerConfig.parse(props, trusted=map(flow.connector_config, Connector))
     except ConfigError as error:
         raise flow.located(error) from None
-
-
-def _worker_id(flow: Flow, rest: FlowRest | None) -> str:
-    if rest is not None:
-        return f"{urlsplit(rest.url).netloc}/{flow}"
-    return f"{socket.getfqdn()}/{flow}/{uuid.uuid4()}"
 
 
 def reason(trace: str) -> str:

@@ -49,9 +49,7 @@ class MirrorMaker:
     def __init__(self, config: MirrorMakerConfig, flows: Sequence[Flow], engine: SparkEngine | None) -> None:
         for flow in flows:
             check_flow(flow)
-        self._config = config
-        self._flows = flows
-        self._engine = engine
+        self._config, self._flows, self._engine = config, flows, engine
         progress_timeout_ms = min(worker_config(flow).progress_timeout_ms for flow in flows)
         self._leases = LeaseThread(progress_timeout_ms / 1000)
         self._spark = SharedSpark(self._engine_begun, link_settings(config, mirrored(flows)), self._leases)
@@ -62,11 +60,6 @@ class MirrorMaker:
         self._scope = Scope("connect-mirror-maker")
         #: Workers that have ended by themselves, with the reason.
         self._ended: dict[FlowWorker, str] = {}
-
-    @property
-    def rest_url(self) -> str | None:
-        """The URL of the public REST API; None before the start, or if it is disabled."""
-        return self._rest.public_url if self._rest is not None else None
 
     async def start(self) -> None:
         """Start every worker, retrying while clusters do not answer. Workers for heartbeats only start in the

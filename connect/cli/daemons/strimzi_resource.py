@@ -93,7 +93,7 @@ async def run_until_signal(found: TranslatedResource, config: WorkerConfig) -> N
             except RetriableError as error:
                 log.warning("%s; retrying in %.0f s", error, delay_s)
             except PermanentError as error:
-                if node.is_started:
+                if node.tasks:
                     raise
                 said = found.located(config.located(error)) if isinstance(error, ConfigError) else error
                 raise NotStarted(said) from error
@@ -112,15 +112,12 @@ class _ResourceNode:
         self._elected = asyncio.Event()
         self._node = WorkerNode(config, elected=self._elected.set)
         self._scope = Scope(found.name)
-        self._tasks: list[asyncio.Task[None]] = []
-
-    @property
-    def is_started(self) -> bool:
-        return bool(self._tasks)
+        #: Those of a leader, once the worker has started.
+        self.tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         await self._node.start()
-        self._tasks = [
+        self.tasks = [
             self._scope.spawn(self._see_to_connectors(), f"connectors of {self._found.name}"),
             self._scope.spawn(self._report(), f"speed of {self._found.name}"),
         ]
@@ -128,8 +125,8 @@ class _ResourceNode:
     async def ended(self) -> None:
         """Wait until the worker ends; raise its error, or that of a task, which never ends without one."""
         async with Scope(self._found.name) as scope:
-            worker = scope.spawn(self._node.ended(), f"end of {self._found.name}")
-            done, _ = await asyncio.wait({worker, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
+            worker = scope.spawn(self._node.worker.ended(), f"end of {self._found.name}")
+            done, _ = await asyncio.wait({worker, *self.tasks}, return_when=asyncio.FIRST_COMPLETED)
             for each in done:
                 each.result()
 
@@ -163,10 +160,8 @@ class _ResourceNode:
 
 async def see_to(worker: DistributedWorker, wanted: WantedConnector) -> None:
     """Store the config of a connector, and pause or stop it, with retries until it is refused or another worker leads.
-
     A connector that was stopped is not started even if the resource wants it running, because a failover may have
-    stopped it, and a new leader must not undo that.
-    """
+    stopped it, and a new leader must not undo that."""
     while worker.core.is_leader:
         try:
             await _store(worker, wanted)

@@ -55,8 +55,7 @@ class ProcessMetrics:
     in a thread."""
 
     def __init__(self, workers: Workers, watch: LoopWatch) -> None:
-        self._workers = workers
-        self._watch = watch
+        self._workers, self._watch = workers, watch
         self._asked = asyncio.Lock()
 
     async def __call__(self) -> bytes:
@@ -145,8 +144,7 @@ def _server(props: Mapping[str, str], prefix: str) -> ssl.SSLContext:
 
 
 def _client_auth(keys: Mapping[str, str], prefix: str) -> ssl.VerifyMode:
-    """Parse ``ssl.client.auth``. Raises ConfigError for an unknown word, which Java takes as ``none``, without a check
-    of clients."""
+    """Parse ``ssl.client.auth``. Raises ConfigError for an unknown word, which Java takes as ``none``."""
     word, key = keys.get("ssl.client.auth", "none"), f"{prefix}ssl.client.auth"
     if word.lower() not in _CLIENT_AUTH:
         raise ConfigError(f"{key} is '{word}'. Use one of {', '.join(_CLIENT_AUTH)}", key)
@@ -214,10 +212,6 @@ class WorkerNode:
         assert self._worker is not None
         return self._worker
 
-    async def ended(self) -> None:
-        """Wait until the worker is stopped; raise the error if it ended by itself."""
-        await self.worker.ended()
-
     async def stop(self) -> None:
         """Leave the group and end everything, in bounded time."""
         if self._lag is not None:
@@ -257,13 +251,8 @@ class NodeRest:
         values = REST_INTERNAL.parse(props)
         if public:
             check_access(values, props)
-        metrics = ProcessMetrics(self._watched, watch)
+        metrics = ProcessMetrics(lambda: [(each.worker, each.host) for each in self._workers], watch)
         self._server = RestServer(RestSettings.of(values), tls=rest_tls(props), metrics=metrics)
-
-    @property
-    def public_url(self) -> str | None:
-        """The URL of the public API; None if it is disabled."""
-        return self._server.advertised_url if self._public else None
 
     async def start(self) -> None:
         """Bind the listeners. Raises CannotListen, and ConfigError if a listener is https and there are no keys."""
@@ -282,6 +271,3 @@ class NodeRest:
 
     async def stop(self) -> None:
         await self._server.stop()
-
-    def _watched(self) -> list[tuple[DistributedWorker, MirrorHost]]:
-        return [(each.worker, each.host) for each in self._workers]
