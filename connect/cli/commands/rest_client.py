@@ -203,7 +203,7 @@ def find_control(closing: ExitStack, urls: Sequence[str], source: str, target: s
     """Return the enabled connector of a flow at one of ``urls``, each of a Connect worker or a dedicated mirror; of
     several the one called ``name``, else the first; None if there is none. Its connections are closed with ``closing``.
     Raises the first error of :meth:`RestClient.ask` if none of the URLs answers as a worker."""
-    errors: list[HeliographError] = []
+    failed: dict[str, HeliographError] = {}
     for url in urls:
         for place in (flow_url(url, source, target), url):
             worker = closing.enter_context(RestClient(place))
@@ -212,16 +212,17 @@ def find_control(closing: ExitStack, urls: Sequence[str], source: str, target: s
             except (WorkerRefused, WorkerUnreachable) as error:
                 is_other = isinstance(error, WorkerRefused) and error.status == _NOT_FOUND
                 if not is_other:  # because such a worker answers, and runs other flows
-                    errors.append(error)
+                    failed.setdefault(url, error)
                 continue
+            failed.pop(url, None)
             configs = {known_name: one["info"]["config"] for known_name, one in known.items()}
             of_flow = {each: class_of(config) for each, config in configs.items() if is_of(config, source, target)}
             checkpoints = sorted(one for one, kind in of_flow.items() if kind in _CHECKPOINT_CLASSES)
             for known_name in sorted(of_flow, key=lambda one: (one != name, one)):
                 if of_flow[known_name] in SOURCE_CLASSES:
                     return RestControl(worker, known_name, checkpoints)
-    if len(errors) == 2 * len(urls) and errors:
-        raise errors[0]
+    if failed and failed.keys() == set(urls):
+        raise next(iter(failed.values()))
     return None
 
 
