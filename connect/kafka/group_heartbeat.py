@@ -17,13 +17,6 @@ from connect.core.metrics import Windowed
 from connect.kafka import group_protocol as requests
 from connect.kafka.cluster import Cluster, error_name
 from connect.kafka.concurrency import Backoff, Scope, wall_ms
-from connect.kafka.group_protocol import (
-    NOT_A_MEMBER,
-    REBALANCE_IN_PROGRESS,
-    UNKNOWN_MEMBER_ID,
-    Coordinator,
-    GroupSettings,
-)
 from connect.kafka.threads import LeaseLoop
 
 
@@ -104,8 +97,8 @@ class _Beats:
     def __init__(
         self,
         heartbeat_loop: HeartbeatLoop,
-        coordinator: Coordinator,
-        settings: GroupSettings,
+        coordinator: requests.Coordinator,
+        settings: requests.GroupSettings,
         membership: MembershipState,
         meters: GroupMeters,
         leases: LeaseLoop,
@@ -161,9 +154,9 @@ class _Beats:
         self._meters.heartbeat_sent()
         answer = await self._coordinator.call(request, BEATING, timeout_ms=self._coordinator.prompt_ms)
         code: int = answer.error_code
-        if code not in NOT_A_MEMBER and code != REBALANCE_IN_PROGRESS:
+        if code not in requests.NOT_A_MEMBER and code != requests.REBALANCE_IN_PROGRESS:
             requests.check(self._settings, f"cluster {self._coordinator.name}", "Heartbeat", code)
-        if code not in NOT_A_MEMBER:
+        if code not in requests.NOT_A_MEMBER:
             self.renewed_s = sent_s
         else:
             self.is_lost = self._membership.is_of(member, generation)
@@ -182,14 +175,14 @@ class HeartbeatLoop:
     def __init__(
         self,
         cluster: Cluster,
-        settings: GroupSettings,
+        settings: requests.GroupSettings,
         events: HeartbeatEvents,
         membership: MembershipState,
         meters: GroupMeters,
         leases: LeaseLoop,
     ) -> None:
         self._cluster = cluster
-        self._coordinator = Coordinator(cluster, settings)
+        self._coordinator = requests.Coordinator(cluster, settings)
         self._settings = settings
         self._events = events
         self._membership = membership
@@ -264,9 +257,9 @@ class HeartbeatLoop:
             return
         self._meters.took(self._meters.heartbeat_ms, took_s)
         is_ours = self._membership.is_of(*sent_as)
-        if code in NOT_A_MEMBER:
+        if code in requests.NOT_A_MEMBER:
             if is_ours:
-                self.lose(f"{self._name}: {error_name(code)}", known=code != UNKNOWN_MEMBER_ID)
+                self.lose(f"{self._name}: {error_name(code)}", known=code != requests.UNKNOWN_MEMBER_ID)
             return
         self._watch_lease()
         self._events.heartbeat_answered()

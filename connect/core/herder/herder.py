@@ -19,18 +19,7 @@ event. This module handles session keys (KIP-507) and records of the config topi
 
 from __future__ import annotations
 
-from connect.core import herder_api
-from connect.core.config_topic import (
-    Change,
-    ConnectorChanged,
-    ConnectorRemoved,
-    LoggerChanged,
-    RestartAsked,
-    SkippedConfigRecord,
-    TargetChanged,
-    TasksChanged,
-    session_key_record,
-)
+from connect.core import config_topic, herder_api
 from connect.core.herder import events, requests
 from connect.core.herder import rebalance as group
 from connect.core.herder import running_work as work
@@ -45,35 +34,35 @@ def apply_config_record(s: HerderState, record: events.ConfigRecord) -> None:
     """Fold a record, and apply the changes that need no rebalance."""
     changes = s.snapshot.apply(record.offset, record.key, record.value)
     for change in changes:
-        if isinstance(change, SkippedConfigRecord):
+        if isinstance(change, config_topic.SkippedConfigRecord):
             s.say(f"Config topic: {change.why}", "warning")
         elif not s.history:
             _apply_change(s, change)
 
 
-def _apply_change(s: HerderState, change: Change) -> None:
+def _apply_change(s: HerderState, change: config_topic.Change) -> None:
     match change:
-        case ConnectorChanged(name):
+        case config_topic.ConnectorChanged(name):
             if name not in s.known:
                 s.known.add(name)
                 s.change()
             if name in s.running.connectors:
                 work.restart_connector(s, name)
-        case ConnectorRemoved(name):
+        case config_topic.ConnectorRemoved(name):
             if name in s.known:
                 s.known.remove(name)
                 s.change()
-        case TasksChanged(name):
+        case config_topic.TasksChanged(name):
             s.change()
             if s.protocol != EAGER:
                 work.reconfigure(s, name)
             tasks.committed(s, name)
-        case TargetChanged(name):
+        case config_topic.TargetChanged(name):
             work.change_target(s, name)
             tasks.look_for_unwanted_tasks(s, name)
-        case RestartAsked(request):
+        case config_topic.RestartAsked(request):
             _note_restart(s, request)
-        case LoggerChanged(namespace, level):
+        case config_topic.LoggerChanged(namespace, level):
             s.emit(events.SetLevel(namespace, level))
 
 
@@ -126,7 +115,9 @@ def write_session_key(s: HerderState, key: bytes) -> None:
             "warning",
         )
 
-    s.write_config([(session_key_record(herder_api.SessionKey(key, s.config.key_algorithm, s.now_ms)),)], written)
+    s.write_config(
+        [(config_topic.session_key_record(herder_api.SessionKey(key, s.config.key_algorithm, s.now_ms)),)], written
+    )
 
 
 def session_key_deadline_ms(s: HerderState) -> int | None:

@@ -8,15 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 import aiokafka.client
-from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.errors import (
-    BrokerResponseError,
-    KafkaConnectionError,
-    KafkaError,
-    NodeNotReadyError,
-    ProducerClosed,
-    kafka_errors,
-)
+from aiokafka import AIOKafkaProducer, TopicPartition, errors
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.produce import ProduceRequest
@@ -28,7 +20,7 @@ from connect.kafka.security.connection_settings import ConnectionSettings, forma
 _END_S: Final = 5.0
 
 
-class InvalidRecord(BrokerResponseError):  # type: ignore[misc]  # no marker for its types
+class InvalidRecord(errors.BrokerResponseError):  # type: ignore[misc]  # no marker for its types
     """An error code that the library does not know: a compacted topic rejects a record without a key."""
 
     errno = 87
@@ -36,7 +28,7 @@ class InvalidRecord(BrokerResponseError):  # type: ignore[misc]  # no marker for
     description = "The broker refuses a record"
 
 
-kafka_errors.setdefault(InvalidRecord.errno, InvalidRecord)
+errors.kafka_errors.setdefault(InvalidRecord.errno, InvalidRecord)
 
 
 def make_producer(
@@ -113,14 +105,14 @@ async def _bootstrap(client: Any, connection: ConnectionSettings) -> None:
             finally:
                 opened.close()
             if not client.cluster.brokers():
-                raise KafkaConnectionError("it knows no broker yet")
-        except (OSError, KafkaError, TimeoutError) as error:
+                raise errors.KafkaConnectionError("it knows no broker yet")
+        except (OSError, errors.KafkaError, TimeoutError) as error:
             failed.append(f"{format_address(host, port)}: {error!r}")
         else:
             # The client cancels and awaits it when it closes.
             client._sync_task = Scope("aiokafka").spawn(client._md_synchronizer(), "update aiokafka's metadata")
             return
-    raise KafkaConnectionError(f"no bootstrap server answers: {', '.join(failed)}")
+    raise errors.KafkaConnectionError(f"no bootstrap server answers: {', '.join(failed)}")
 
 
 class _Gate:
@@ -143,7 +135,7 @@ class _Gate:
         task.add_done_callback(self._tasks.discard)
         connection = await self._client._get_conn(node_id, **group)
         if connection is None or not connection.connected():
-            raise NodeNotReadyError(f"no connection to node {node_id}")
+            raise errors.NodeNotReadyError(f"no connection to node {node_id}")
         # Once connected, the library writes without waiting.
         self._check()
         return await self._send(node_id, request, **group)
@@ -161,7 +153,7 @@ async def cut_off(producer: AIOKafkaProducer) -> None:
     """Stop a producer at once. The library's own stop waits for every record in flight, and may raise the
     CancelledError of one of its tasks."""
     producer._closed = True
-    producer._message_accumulator.fail_all(ProducerClosed())
+    producer._message_accumulator.fail_all(errors.ProducerClosed())
     ending = producer.client.send.shut()
     if (sender := producer._sender.sender_task) is not None:
         sender.cancel()

@@ -13,12 +13,7 @@ from collections.abc import Collection
 from typing import Any, Final, NamedTuple
 
 from kafka.errors import for_code
-from kafka.protocol.producer.transaction import (
-    AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    EndTxnRequest,
-    InitProducerIdRequest,
-)
+from kafka.protocol.producer import transaction
 
 from connect.core.config.client_settings import TRANSACTION_TIMEOUT_MS
 from connect.core.errors import PermanentError, RetriableError
@@ -152,7 +147,7 @@ async def new_producer_id(cluster: Cluster, *, timeout_s: float = 60.0) -> Produ
     """
 
     async def attempt() -> ProducerIdentity:
-        request = InitProducerIdRequest(
+        request = transaction.InitProducerIdRequest(
             transactional_id=None, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS, producer_id=-1, producer_epoch=-1
         )
         answer = await (await cluster.any_connection()).call(request)
@@ -181,7 +176,7 @@ async def claim(
         answer = await _ask(
             cluster,
             transactional_id,
-            InitProducerIdRequest(
+            transaction.InitProducerIdRequest(
                 transactional_id=transactional_id,
                 transaction_timeout_ms=asked_ms[-1],
                 producer_id=current.producer_id if current else -1,
@@ -212,12 +207,12 @@ async def add_partitions(
     answer = await _ask(
         cluster,
         transactional_id,
-        AddPartitionsToTxnRequest(
+        transaction.AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=transactional_id,
             v3_and_below_producer_id=identity.producer_id,
             v3_and_below_producer_epoch=identity.epoch,
             v3_and_below_topics=[
-                AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=indexes)
+                transaction.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=indexes)
                 for topic, indexes in by_topic(sorted(partitions)).items()
             ],
         ),
@@ -261,7 +256,7 @@ async def add_after_markers(
 async def add_offsets(cluster: Cluster, transactional_id: str, identity: ProducerIdentity, group: str) -> None:
     """Send AddOffsetsToTxn once, so that offsets of ``group`` may be committed. Errors as ``fence``, and NotAuthorized
     if READ on the group is missing."""
-    request = AddOffsetsToTxnRequest(
+    request = transaction.AddOffsetsToTxnRequest(
         transactional_id=transactional_id,
         producer_id=identity.producer_id,
         producer_epoch=identity.epoch,
@@ -299,8 +294,8 @@ async def commit_transaction(
     return ProducerIdentity(answer.producer_id, answer.producer_epoch)
 
 
-def _end(transactional_id: str, identity: ProducerIdentity, *, commit: bool) -> EndTxnRequest:
-    return EndTxnRequest(
+def _end(transactional_id: str, identity: ProducerIdentity, *, commit: bool) -> transaction.EndTxnRequest:
+    return transaction.EndTxnRequest(
         transactional_id=transactional_id,
         producer_id=identity.producer_id,
         producer_epoch=identity.epoch,

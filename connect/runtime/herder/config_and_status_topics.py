@@ -15,20 +15,12 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, NamedTuple
 
+from connect.core import status_and_offset_topics
 from connect.core.config_topic import Record
 from connect.core.errors import ConfigError, PermanentError, RetriableError, SecurityError
 from connect.core.herder.events import ConfigRecord
 from connect.core.model import NewTopic, Status, TaskId
 from connect.core.status_and_offset_topics import Record as StatusRecord
-from connect.core.status_and_offset_topics import (
-    StatusLog,
-    TopicUse,
-    may_write_safely,
-    status_key,
-    status_record,
-    topic_record,
-    topic_removal,
-)
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Backoff, Scope, is_set_within
 from connect.kafka.log.compacted_log import CompactedLog
@@ -199,7 +191,7 @@ class StatusStore:
     """The status topic of a group; ``log`` is its content."""
 
     def __init__(self, cluster: Cluster, admin: Admin, topic: NewTopic) -> None:
-        self.log = StatusLog()
+        self.log = status_and_offset_topics.StatusLog()
         self._admin = admin
         self._topic = topic
         self._followed = CompactedLog(cluster, topic.name, self._read, self._reset_log)
@@ -253,19 +245,19 @@ class StatusStore:
         each retry of a failed write.
         """
         self._worker_id = status.worker_id
-        self._put(_Waiting(status_record(work, status), work, status, safe))
+        self._put(_Waiting(status_and_offset_topics.status_record(work, status), work, status, safe))
 
-    def topic_used(self, use: TopicUse) -> None:
+    def topic_used(self, use: status_and_offset_topics.TopicUse) -> None:
         """Queue that a connector uses a topic, unless that is written or queued."""
         if not self.log.has_topic(use.connector, use.topic):
-            record = topic_record(use)
+            record = status_and_offset_topics.topic_record(use)
             if record[0] not in self._waiting:
                 self._put(_Waiting(record))
 
     def forget_topics(self, connector: str) -> None:
         """Remove all topics that a connector is known to use."""
         for use in self.log.topics(connector):
-            self._put(_Waiting(topic_removal(use.topic, connector)))
+            self._put(_Waiting(status_and_offset_topics.topic_removal(use.topic, connector)))
 
     def _put(self, waiting: _Waiting) -> None:
         self._waiting[waiting.record[0]] = waiting
@@ -275,8 +267,8 @@ class StatusStore:
     def _reset_log(self) -> None:
         """Clear ``log`` because the topic was recreated, and queue this worker's own statuses again."""
         for work, status in self.log.said_by(self._worker_id) if self._worker_id is not None else ():
-            if status_key(work) not in self._waiting:
-                self._put(_Waiting(status_record(work, status), work, status, safe=True))
+            if status_and_offset_topics.status_key(work) not in self._waiting:
+                self._put(_Waiting(status_and_offset_topics.status_record(work, status), work, status, safe=True))
         self.log.clear()
 
     def _read(self, record: LogRecord) -> None:
@@ -343,7 +335,7 @@ class StatusStore:
     def _is_outdated(self, waiting: _Waiting) -> bool:
         if waiting.work is None or waiting.status is None or not (waiting.safe or waiting.tried):
             return False
-        return not may_write_safely(self.log.status(waiting.work), waiting.status)
+        return not status_and_offset_topics.may_write_safely(self.log.status(waiting.work), waiting.status)
 
     def _report(self, writing: asyncio.Task[None]) -> None:
         self._idle.set()

@@ -13,6 +13,7 @@ from typing import Final
 
 from connect.api.plugins import PluginDescription, PluginKind
 from connect.api.source import ExactlyOnceSupport, SourceConnector, TransactionBoundaries
+from connect.core.config import connector_settings
 from connect.core.config.client_settings import CLIENTS, OverridePolicy
 from connect.core.config.config_def import (
     REQUIRED,
@@ -31,13 +32,6 @@ from connect.core.config.config_def import (
     text,
 )
 from connect.core.config.connector_access import NotAllowed
-from connect.core.config.connector_settings import (
-    CONNECTOR,
-    PREDICATES_GROUP,
-    SOURCE_CONNECTOR,
-    TRANSFORMS_GROUP,
-    uses_topic_creation,
-)
 from connect.core.config.properties import ConfigTransformer
 from connect.core.config.security_settings import HIDDEN, hidden, is_secret
 from connect.core.config.validation import Valid, key_info, valid, value_info
@@ -162,7 +156,7 @@ async def _outcome(
     name, connector = props[_CLASS], plugin.factory()
     assert isinstance(connector, SourceConnector), name
     given = {**props, **dict.fromkeys(nulls)}
-    framework = enrich(_with_plugins(SOURCE_CONNECTOR, name, props, plugins, worker), given, plugins)
+    framework = enrich(_with_plugins(connector_settings.SOURCE_CONNECTOR, name, props, plugins, worker), given, plugins)
     values = framework.validate(given)
     _check_exactly_once(values, props, connector, worker)
     _check_boundaries(values, props, connector)
@@ -185,7 +179,7 @@ async def _outcome(
 
 def _only_framework(props: _Props, nulls: list[str], plugins: Plugins, errors: Mapping[str, str]) -> ConfigInfos:
     """Return the outcome without a connector's own validation."""
-    config = _with_versions_shown(CONNECTOR, props, plugins)
+    config = _with_versions_shown(connector_settings.CONNECTOR, props, plugins)
     found = config.validate({**props, **dict.fromkeys(nulls)})
     found |= {key: found[key].with_error(error) for key, error in errors.items()}
     return _infos(props[_CLASS], config, _with_nulls(found, nulls))
@@ -333,14 +327,16 @@ class _Aliases:
 _TRANSFORMS: Final = _Aliases(
     PluginKind.TRANSFORMATION,
     "transforms",
-    TRANSFORMS_GROUP,
+    connector_settings.TRANSFORMS_GROUP,
     "Transformation",
     ConfigDef.of(
         text("predicate", None, "Alias of the predicate that selects the records to transform.", Importance.MEDIUM),
         flag("negate", False, "Negate the predicate.", Importance.MEDIUM),
     ),
 )
-_PREDICATES: Final = _Aliases(PluginKind.PREDICATE, "predicates", PREDICATES_GROUP, "Predicate", ConfigDef())
+_PREDICATES: Final = _Aliases(
+    PluginKind.PREDICATE, "predicates", connector_settings.PREDICATES_GROUP, "Predicate", ConfigDef()
+)
 
 
 def _type_check(aliases: _Aliases, alias: str, props: Mapping[str, str | None], plugins: Plugins) -> Valid:
@@ -449,7 +445,7 @@ def _overrides(props: _Props, plugins: Plugins, worker: WorkerConfig) -> list[Co
     own_offsets = worker.exactly_once_enabled or bool(props.get("offsets.storage.topic", "").strip())
     used: dict[ClientKind, bool] = {
         "producer": True,
-        "admin": uses_topic_creation(props) or own_offsets,
+        "admin": connector_settings.uses_topic_creation(props) or own_offsets,
         "consumer": own_offsets,
     }
     policy = plugins.override_policy(worker)

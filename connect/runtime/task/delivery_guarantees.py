@@ -21,17 +21,9 @@ from connect.api.source import Fields, RecordMetadata, SourceRecord
 from connect.core.errors import PermanentError, RetriableError
 from connect.core.model import TaskId
 from connect.kafka.concurrency import Backoff, Scope, retried
+from connect.runtime.task import record_delivery
 from connect.runtime.task.connector_offsets import ConnectorOffsets, PendingOffsets, Values, encoded_key
 from connect.runtime.task.record_conversion import ErrorHandler, Stage
-from connect.runtime.task.record_delivery import (
-    BatchRefused,
-    OutgoingRecord,
-    ProducerFenced,
-    RecordProducer,
-    SendFailed,
-    TaskCallbacks,
-    TopicsInUse,
-)
 from connect.runtime.task.source_config import Boundaries, Ending
 from connect.runtime.task.task_control import ClaimChecks, TaskCounters
 
@@ -123,10 +115,10 @@ class AtLeastOnceDelivery:
     """
 
     task: TaskId
-    producer: RecordProducer
+    producer: record_delivery.RecordProducer
     offsets: ConnectorOffsets
-    callbacks: TaskCallbacks
-    topics: TopicsInUse
+    callbacks: record_delivery.TaskCallbacks
+    topics: record_delivery.TopicsInUse
     errors: ErrorHandler
     counters: TaskCounters
     flush_interval_ms: int
@@ -160,9 +152,9 @@ class AtLeastOnceDelivery:
 
     def before_poll(self) -> None:
         if self._failure is not None:
-            raise SendFailed("Unrecoverable exception from producer send callback") from self._failure
+            raise record_delivery.SendFailed("Unrecoverable exception from producer send callback") from self._failure
 
-    async def send(self, record: SourceRecord, outgoing: OutgoingRecord) -> None:
+    async def send(self, record: SourceRecord, outgoing: record_delivery.OutgoingRecord) -> None:
         self.before_poll()
         while self._submitted.unacked >= _UNACKED_AT_MOST:
             await self._next_progress()
@@ -179,7 +171,7 @@ class AtLeastOnceDelivery:
             self._outstanding -= 1
             self._submitted.drop(submitted)
             if isinstance(error, PermanentError):
-                raise SendFailed("Unrecoverable exception trying to send") from error
+                raise record_delivery.SendFailed("Unrecoverable exception trying to send") from error
             raise
 
     async def dropped(self, record: SourceRecord) -> None:
@@ -232,7 +224,7 @@ class AtLeastOnceDelivery:
             self.topics.used(topic)
         elif self._closed:
             return
-        elif self.errors.tolerates_all and not isinstance(error, BatchRefused):
+        elif self.errors.tolerates_all and not isinstance(error, record_delivery.BatchRefused):
             self.counters.record_done(written=False)
             self.errors.failed(Stage.KAFKA_PRODUCE, self.producer, record, error)
         else:
@@ -305,10 +297,10 @@ class ExactlyOnceDelivery:
     """Implements :class:`connect.runtime.task.record_delivery.Delivery`."""
 
     task: TaskId
-    producer: RecordProducer
+    producer: record_delivery.RecordProducer
     offsets: ConnectorOffsets
-    callbacks: TaskCallbacks
-    topics: TopicsInUse
+    callbacks: record_delivery.TaskCallbacks
+    topics: record_delivery.TopicsInUse
     boundaries: Boundaries
     counters: TaskCounters
     checks: ClaimChecks
@@ -335,7 +327,7 @@ class ExactlyOnceDelivery:
     def before_poll(self) -> None:
         """Do nothing: a failed record fails the commit of its transaction."""
 
-    async def send(self, record: SourceRecord, outgoing: OutgoingRecord) -> None:
+    async def send(self, record: SourceRecord, outgoing: record_delivery.OutgoingRecord) -> None:
         if outgoing.topic == self.offsets.primary_topic:
             # The task could not read its offsets again: the read waits for the transaction, which waits for the task.
             raise PermanentError(
@@ -379,7 +371,7 @@ class ExactlyOnceDelivery:
             self._open = True
 
     async def _hand_over(
-        self, outgoing: OutgoingRecord, done: Callable[[RecordMetadata | None, Exception | None], None]
+        self, outgoing: record_delivery.OutgoingRecord, done: Callable[[RecordMetadata | None, Exception | None], None]
     ) -> None:
         self._outstanding += 1
         try:
@@ -447,7 +439,9 @@ class ExactlyOnceDelivery:
     async def _write_offsets(self, topic: str, values: Values) -> None:
         backoff = Backoff(log, f"task {self.task}: its offsets cannot be written yet", _RETRY_MS, _RETRY_MS)
         for key, value in values.items():
-            await retried(partial(self._hand_over, OutgoingRecord(topic, key, value), self._settle), backoff.after)
+            await retried(
+                partial(self._hand_over, record_delivery.OutgoingRecord(topic, key, value), self._settle), backoff.after
+            )
 
     async def _all_settled(self) -> None:
         """Wait for the outcome of all sent records; raise the first failure."""
@@ -460,9 +454,11 @@ class ExactlyOnceDelivery:
             self._settled.clear()
             await self._settled.wait()
 
-    def _worded(self, error: Exception, message: str) -> SendFailed:
-        fenced = isinstance(error, ProducerFenced) or isinstance(error.__cause__, ProducerFenced)
-        return SendFailed(f"The task {self.task} {_TIMED_OUT}" if fenced else message)
+    def _worded(self, error: Exception, message: str) -> record_delivery.SendFailed:
+        fenced = isinstance(error, record_delivery.ProducerFenced) or isinstance(
+            error.__cause__, record_delivery.ProducerFenced
+        )
+        return record_delivery.SendFailed(f"The task {self.task} {_TIMED_OUT}" if fenced else message)
 
 
 def _now_ms() -> float:

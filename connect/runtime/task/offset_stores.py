@@ -21,12 +21,7 @@ from connect.kafka.log.compacted_topic import LogRecord, ensure_compacted_topic
 from connect.kafka.log.producer import PlainWriter
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.security.connection_settings import ConnectionSettings, open_stores, parse_bootstrap
-from connect.runtime.task.client_configs import (
-    client_connection,
-    client_props,
-    producer_settings,
-    task_transactional_id,
-)
+from connect.runtime.task import client_configs
 from connect.runtime.task.connector_offsets import ConnectorOffsets, OffsetTopic, Values
 from connect.runtime.task.record_delivery import OutgoingRecord, RecordProducer
 from connect.runtime.task.source_config import source_settings
@@ -82,7 +77,7 @@ class OffsetStores:
         topic = self._own_topic(props)
         if topic is None:
             return ConnectorOffsets(connector, self._worker_topic)
-        connection = partial(client_connection, self._config, props)
+        connection = partial(client_configs.client_connection, self._config, props)
         place = _Place(
             topic, connection("consumer", connector), connection("producer", connector), connection("admin", connector)
         )
@@ -112,8 +107,10 @@ class OffsetStores:
             if not (for_writing and self._config.exactly_once_enabled):
                 yield offsets
                 return
-            transactional_id = task_transactional_id(self._config.group_id, connector, 0)
-            producer = RecordProducer(producer_settings(self._config, props, f"{connector}-0", transactional_id))
+            transactional_id = client_configs.task_transactional_id(self._config.group_id, connector, 0)
+            producer = RecordProducer(
+                client_configs.producer_settings(self._config, props, f"{connector}-0", transactional_id)
+            )
             try:
                 await producer.start()
                 offsets.written_by(partial(_write_transaction, producer))
@@ -134,7 +131,7 @@ class OffsetStores:
         return None if topic == worker_name and self._is_workers_cluster(props) else topic
 
     def _is_workers_cluster(self, props: Mapping[str, str]) -> bool:
-        theirs = client_props(self._config, props, "producer").get("bootstrap.servers")
+        theirs = client_configs.client_props(self._config, props, "producer").get("bootstrap.servers")
         ours = self._config.client_props("admin").get("bootstrap.servers")
         return set(parse_bootstrap(theirs, "producer")) == set(parse_bootstrap(ours, "worker"))
 
