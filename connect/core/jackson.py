@@ -20,19 +20,14 @@ _SHORT: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n"
 
 
 def string_text(value: str) -> str:
-    """Encode a JSON string: with short escapes where JSON has them, else upper-case hexadecimal.
-
-    Beyond ASCII only characters that need a surrogate pair are escaped.
-    """
+    """Encode a JSON string: with short escapes where JSON has them, else upper-case hexadecimal. Beyond ASCII only
+    characters that need a surrogate pair are escaped."""
     return '"' + _ESCAPED.sub(_escape, value) + '"'
 
 
 def json_text(value: object) -> str:
-    """Encode None, booleans, numbers, strings, lists and dicts with string keys as compact JSON, in dict order.
-
-    Raises:
-        TypeError: ``value`` is of another type.
-    """
+    """Encode None, booleans, numbers, strings, lists and dicts with string keys as compact JSON, in dict order. Raises
+    TypeError if ``value`` is of another type."""
     match value:
         case None:
             return "null"

@@ -279,10 +279,8 @@ _SHOWN_BYTES: Final = 80
 
 @dataclass(slots=True)
 class SourceOffsets:
-    """The folded source offset topic: offsets by key bytes.
-
-    ``partitions`` holds, per connector, the source partitions with an offset, by key bytes.
-    """
+    """The folded source offset topic: offsets by key bytes. ``partitions`` holds, per connector, the source partitions
+    with an offset, by key bytes."""
 
     offsets: dict[bytes, dict[str, Any]] = field(default_factory=dict)
     partitions: dict[str, dict[bytes, dict[str, Any]]] = field(default_factory=dict)
@@ -343,10 +341,8 @@ def mirror_value(offset: int) -> bytes:
 
 def in_java_order(partition: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields in the iteration order of a ``java.util.HashMap`` to which they were added in their order.
-
     Java's connectors hold source partitions in such maps, and so does the worker for REST requests
-    (``Worker.normalizeSourceConnectorOffsets``). With another order a task would not find its offset.
-    """
+    (``Worker.normalizeSourceConnectorOffsets``). With another order a task would not find its offset."""
     buckets = _FIRST_BUCKETS
     while len(partition) > buckets * _LOAD:
         buckets *= 2

@@ -7,7 +7,7 @@ operations (KIP-430); their release follows from the APIs that they offer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
@@ -177,10 +177,8 @@ async def create_acls(cluster: Cluster, bindings: Sequence[AclBinding]) -> Outco
     """Create ACLs, in order and in requests of limited size; an ACL that exists counts as created.
 
     Returns by ACL None or its error: SecurityDisabled, NotAuthorized (ALTER on the cluster is missing), or another one
-    from the broker.
-
-    Raises:
-        RetriableError: a broker does not answer, and some ACLs may have been created; call again with the same ACLs.
+    from the broker. Raises RetriableError if a broker does not answer, and some ACLs may have been created; call again
+    with the same ACLs.
     """
 
     def request(rules: Sequence[tuple[AclBinding, _Codes]]) -> Any:
@@ -243,16 +241,12 @@ async def _change(
             outcomes[rule] = PermanentError(f"cluster {cluster.name}: cannot {what} {rule}: {by_whom} does not know it")
         else:
             sendable.append((rule, codes))
-    for part in _parts(sendable):
+    for begin in range(0, len(sendable), _AT_ONCE):
+        part = sendable[begin : begin + _AT_ONCE]
         answer = await (await cluster.any_connection()).call(request(part))
         for (rule, _), row in zip(part, rows(answer), strict=True):
             outcomes[rule] = _error(cluster, f"{what} {rule}", "ALTER", row.error_code, row.error_message)
     return outcomes
-
-
-def _parts(rules: Sequence[tuple[AclBinding, _Codes]]) -> Iterator[Sequence[tuple[AclBinding, _Codes]]]:
-    for begin in range(0, len(rules), _AT_ONCE):
-        yield rules[begin : begin + _AT_ONCE]
 
 
 def _deleted(results: Sequence[Any]) -> list[Any]:

@@ -231,12 +231,8 @@ class Cluster:
             raise
 
     async def topics(self, names: Collection[str]) -> ClusterMetadata:
-        """Return the metadata of topics that must exist.
-
-        Raises:
-            NotAuthorized: DESCRIBE on a topic is missing.
-            RetriableError: a topic does not exist, or the broker does not know it yet.
-        """
+        """Return the metadata of topics that must exist. Raises NotAuthorized if DESCRIBE on a topic is missing, and
+        RetriableError if a topic does not exist, or the broker does not know it yet."""
         metadata = await self.metadata(names)
         for name in names:
             topic = metadata.topics.get(name)

@@ -42,10 +42,8 @@ class Scope:
     def spawn(
         self, work: Coroutine[Any, Any, T], name: str, failed: Callable[[BaseException], None] | None = None
     ) -> asyncio.Task[T]:
-        """Start ``work``; ``failed`` is called with the error that ends it.
-
-        Raises RuntimeError once the scope is closed; then ``work`` does not run.
-        """
+        """Start ``work``; ``failed`` is called with the error that ends it. Raises RuntimeError once the scope is
+        closed; then ``work`` does not run."""
         if self.is_closed:
             work.close()
             raise RuntimeError(f"{self.name}: {name} was not started, because its scope is closed")
@@ -201,11 +199,9 @@ class Pauses:
 
 
 class Backoff(Pauses):
-    """The pauses between attempts at one operation; ``what`` starts each log line.
-
-    Attempts of the first two seconds are logged at DEBUG, because brokers that are starting refuse dozens of them.
-    After that each reason is logged once a minute, and the end of a failure that was logged.
-    """
+    """The pauses between attempts at one operation; ``what`` starts each log line. Attempts of the first two seconds
+    are logged at DEBUG, because brokers that are starting refuse dozens of them. After that each reason is logged once
+    a minute, and the end of a failure that was logged."""
 
     def __init__(self, log: logging.Logger, what: str, first_ms: float, last_ms: float) -> None:
         super().__init__(first_ms / 1000, last_ms / 1000)

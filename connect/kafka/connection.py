@@ -88,12 +88,8 @@ class Connection:
     async def open(
         cls, settings: ConnectionSettings, host: str, port: int, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
     ) -> Self:
-        """Connect, negotiate and authenticate.
-
-        Raises:
-            ClusterUnreachable: no Kafka listener answers at ``host:port`` in time.
-            SecurityError: TLS or SASL failed.
-        """
+        """Connect, negotiate and authenticate. Raises ClusterUnreachable if no Kafka listener answers at ``host:port``
+        in time, and SecurityError if TLS or SASL failed."""
         opened = await open_with_aiokafka(settings, host, port)
         writer, reader, versions = opened._writer, opened._reader, opened._versions
         transport: asyncio.WriteTransport = writer.transport

@@ -43,7 +43,6 @@ class _HasAddresses(Protocol):
     @property
     def addresses(self) -> frozenset[str]:
         """The addresses of its brokers, as far as known."""
-        ...
 
 
 class WatchedCluster:

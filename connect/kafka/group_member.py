@@ -52,10 +52,7 @@ class GroupEvents(HeartbeatEvents, Protocol):
 
     async def assign(self, protocol: str, leader: str, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
         """Return the assignments of this round by member id, because the coordinator has elected this member leader.
-
-        Called within ``join``; ``members`` is their metadata in the chosen ``protocol``. An error ends ``join``.
-        """
-        ...
+        Called within ``join``; ``members`` is their metadata in the chosen ``protocol``. An error ends ``join``."""
 
 
 class GroupMember:

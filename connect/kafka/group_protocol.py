@@ -179,12 +179,8 @@ class Coordinator:
         self._asked: dict[str, int] = {}  # by purpose: the node of the last request
 
     async def call(self, request: Any, purpose: str, *, timeout_ms: int, at_most: int | None = None) -> Any:
-        """Return the response; the caller checks its error code.
-
-        Raises:
-            RetriableError: no coordinator was found, or it did not answer in time.
-            SecurityError: no broker accepts this client.
-        """
+        """Return the response; the caller checks its error code. Raises RetriableError if no coordinator was found, or
+        it did not answer in time, and SecurityError if no broker accepts this client."""
         try:
             connection = await self._connection(purpose)
             answer = await connection.call(request, at_most=at_most, timeout_ms=timeout_ms)

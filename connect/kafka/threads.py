@@ -42,19 +42,15 @@ class LeaseLoop(Protocol):
     @property
     def may_renew(self) -> bool:
         """Whether the main loop has run within its limit."""
-        ...
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` in the lease thread; return its result or raise its error."""
-        ...
 
     def call(self, function: Callable[..., object], *args: object) -> None:
         """Call ``function`` in the lease thread, soon and in order."""
-        ...
 
     def post(self, function: Callable[..., object], *args: object) -> None:
         """Call ``function`` in the main loop, soon and in order; for use in the lease thread."""
-        ...
 
 
 class LeaseThread:

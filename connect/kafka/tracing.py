@@ -58,13 +58,13 @@ def record_request(
     """Record the span of a request that has been answered, below the caller's span if ``headers`` name one."""
     if _TRACING.tracer is None:
         return
-    from opentelemetry.trace import SpanKind, Status, StatusCode
+    from opentelemetry.trace import SpanKind
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     above = TraceContextTextMapPropagator().extract(headers)
     span = _TRACING.tracer.start_span(name, above, SpanKind.SERVER, attributes, start_time=began_ns)
     if failed:
-        span.set_status(Status(StatusCode.ERROR))
+        _set_failed(span)
     span.end()
 
 

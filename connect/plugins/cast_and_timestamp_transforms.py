@@ -65,11 +65,8 @@ def _spec(name: str, value: Value) -> None:
 
 
 def _casts(spec: Sequence[str]) -> dict[str | None, str]:
-    """Parse the types by field; the key None is the whole value.
-
-    Raises:
-        InvalidValue: The spec is invalid; Java's message.
-    """
+    """Parse the types by field; the key None is the whole value. Raises InvalidValue if the spec is invalid; Java's
+    message."""
     casts: dict[str | None, str] = {}
     for each in spec:
         field, colon, type_ = each.partition(":")
@@ -137,11 +134,8 @@ CastKey, CastValue = transform_fields.of_key_and_value(Cast)
 
 
 def cast(value: Any, schema: Schema | None, type_: str) -> Any:
-    """Cast ``value`` to another type, with overflow and truncation as in Java's casts.
-
-    Raises:
-        DataError: The value cannot be cast to this type.
-    """
+    """Cast ``value`` to another type, with overflow and truncation as in Java's casts. Raises DataError if the value
+    cannot be cast to this type."""
     if value is None:
         return None
     from_ = inferred_type(value) if schema is None else schema.type

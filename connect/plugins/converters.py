@@ -20,7 +20,18 @@ from typing import Any, ClassVar, Final
 from connect.api.connector import Props
 from connect.api.convert import Converter, DataError, HeaderConverter
 from connect.api.source import Schema
-from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, OneOf, Setting, Type, Width, text
+from connect.core.config.config_def import (
+    REQUIRED,
+    ConfigDef,
+    Importance,
+    OneOf,
+    Setting,
+    Type,
+    Width,
+    flag,
+    integer,
+    text,
+)
 from connect.core.errors import ConfigError
 from connect.core.jackson import float32_text, json_text, string_text, to_float32
 from connect.plugins.java_values import (
@@ -196,11 +207,7 @@ _TYPES: Final = {
 
 
 def schema_to_json(schema: Schema) -> dict[str, Any]:
-    """Return the schema as a JSON object, with keys in Java's order.
-
-    Raises:
-        DataError: The type is unknown.
-    """
+    """Return the schema as a JSON object, with keys in Java's order. Raises DataError if the type is unknown."""
     if schema.type not in _TYPES:
         raise DataError(f"Couldn't translate unsupported schema type Schema{{{schema.type}}}.")
     made: dict[str, Any] = {"type": _TYPES[schema.type]}
@@ -235,10 +242,8 @@ def bytes_of_decimal(schema: Schema, value: Decimal) -> bytes:
     """Encode the unscaled value as big endian two's complement (``Decimal.fromLogical``).
 
     Java rejects a value with another scale than its schema's. Arithmetic in Python changes scales
-    (``Decimal("1E+3")``), so here a value is written at the schema's scale if no digit is lost.
-
-    Raises:
-        DataError: A digit would be lost, or the schema has no scale.
+    (``Decimal("1E+3")``), so here a value is written at the schema's scale if no digit is lost. Raises DataError if a
+    digit would be lost, or the schema has no scale.
     """
     scale = _scale(schema)
     sign, digits, exponent = value.as_tuple()
@@ -263,11 +268,8 @@ def bytes_of_decimal(schema: Schema, value: Decimal) -> bytes:
 
 
 def number_of_decimal(value: Decimal) -> str:
-    """Format a decimal as a JSON number with its own scale: as in Java, the schema's scale is ignored.
-
-    Raises:
-        DataError: The value is infinite or NaN, which JSON does not have.
-    """
+    """Format a decimal as a JSON number with its own scale: as in Java, the schema's scale is ignored. Raises DataError
+    if the value is infinite or NaN, which JSON does not have."""
     if not value.is_finite():
         raise _no_number(value)
     return str(value)
@@ -288,64 +290,6 @@ _LOGICAL: Final = (DATE.name, TIME.name, TIMESTAMP.name, DECIMAL_NAME)
 _WHOLE: Final = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
 
-_CONFIG: Final = CONVERTER | ConfigDef.of(
-    Setting(
-        "schemas.enable",
-        Type.BOOLEAN,
-        True,
-        "Write each value together with its schema.",
-        importance=Importance.HIGH,
-        group="Schemas",
-        order=0,
-        width=Width.MEDIUM,
-        display_name="Enable Schemas",
-    ),
-    Setting(
-        "schemas.cache.size",
-        Type.INT,
-        1000,
-        "Size of Java's cache of schemas. No effect here.",
-        importance=Importance.HIGH,
-        group="Schemas",
-        order=1,
-        width=Width.MEDIUM,
-        display_name="Schema Cache Size",
-    ),
-    Setting(
-        "schema.content",
-        Type.STRING,
-        None,
-        "Schema of the values that sinks read. No effect here, because there are no sinks.",
-        importance=Importance.HIGH,
-        group="Schemas",
-        order=2,
-        width=Width.MEDIUM,
-        display_name="Schema Content",
-    ),
-    Setting(
-        "decimal.format",
-        Type.STRING,
-        "BASE64",
-        "Format of serialized decimals: BASE64 or NUMERIC.",
-        OneOf(("BASE64", "NUMERIC"), any_case=True),
-        group="Serialization",
-        order=0,
-        width=Width.MEDIUM,
-        display_name="Decimal Format",
-    ),
-    Setting(
-        "replace.null.with.default",
-        Type.BOOLEAN,
-        True,
-        "Replace null by the schema's default. No effect here, because schemas have no defaults.",
-        group="Serialization",
-        order=1,
-        width=Width.MEDIUM,
-        display_name="Replace null with default",
-    ),
-)
-
-
 class JsonConverter(ConverterOfBoth):
     """``org.apache.kafka.connect.json.JsonConverter``. Arrays, maps and structs are lists and dicts, which keep their
     order."""
@@ -354,7 +298,31 @@ class JsonConverter(ConverterOfBoth):
         self._schemas = True
         self._numeric_decimals = False
 
-    CONFIG_DEF = _CONFIG
+    CONFIG_DEF = CONVERTER | ConfigDef.of(
+        flag("schemas.enable", True, "Write each value together with its schema.", Importance.HIGH).under(
+            "Schemas", 0, "Enable Schemas"
+        ),
+        integer("schemas.cache.size", 1000, "Size of Java's cache of schemas. No effect here.", Importance.HIGH).under(
+            "Schemas", 1, "Schema Cache Size"
+        ),
+        text(
+            "schema.content",
+            None,
+            "Schema of the values that sinks read. No effect here, because there are no sinks.",
+            Importance.HIGH,
+        ).under("Schemas", 2, "Schema Content"),
+        text(
+            "decimal.format",
+            "BASE64",
+            "Format of serialized decimals: BASE64 or NUMERIC.",
+            check=OneOf(("BASE64", "NUMERIC"), any_case=True),
+        ).under("Serialization", 0, "Decimal Format"),
+        flag(
+            "replace.null.with.default",
+            True,
+            "Replace null by the schema's default. No effect here, because schemas have no defaults.",
+        ).under("Serialization", 1, "Replace null with default"),
+    )
 
     def configure(self, props: Props) -> None:
         values = self.config_def().parse(props)
@@ -377,11 +345,8 @@ class JsonConverter(ConverterOfBoth):
             ) from None
 
     def _text(self, schema: Schema | None, value: Any) -> str:
-        """Return ``value`` as JSON.
-
-        Raises:
-            DataError: The value is null although it is required, or is not of its schema's type.
-        """
+        """Return ``value`` as JSON. Raises DataError if the value is null although it is required, or is not of its
+        schema's type."""
         if value is None:
             if schema is None or schema.optional:
                 return "null"

@@ -203,10 +203,8 @@ class FileStreamSourceTask(SourceTask):
 
 
 class _Lines:
-    r"""A splitter of bytes into lines at ``\n``, ``\r\n`` and ``\r``.
-
-    ``ready`` holds complete lines, each with the position after it; ``position`` is the start of the next line.
-    """
+    r"""A splitter of bytes into lines at ``\n``, ``\r\n`` and ``\r``. ``ready`` holds complete lines, each with the
+    position after it; ``position`` is the start of the next line."""
 
     def __init__(self, position: int) -> None:
         self.position = position

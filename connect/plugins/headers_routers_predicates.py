@@ -160,11 +160,8 @@ class RegexRouter(Transformation):
 
 
 def replacement_parts(text: str, regex: re.Pattern[str]) -> tuple[str | int, ...]:
-    r"""Parse a replacement of ``java.util.regex.Matcher`` into text and numbers of groups (``$1``, ``${name}``).
-
-    Raises:
-        ConfigError: A group does not exist, or nothing follows a ``$`` or backslash.
-    """
+    r"""Parse a replacement of ``java.util.regex.Matcher`` into text and numbers of groups (``$1``, ``${name}``). Raises
+    ConfigError if a group does not exist, or nothing follows a ``$`` or backslash."""
     parts: list[str | int] = []
     at = 0
     while at < len(text):

@@ -67,11 +67,7 @@ def milliseconds(value: datetime) -> int:
 
 
 def date_of(milliseconds: int) -> datetime:
-    """Return the date for milliseconds since 1970.
-
-    Raises:
-        DataError: The date is outside the years 1 to 9999.
-    """
+    """Return the date for milliseconds since 1970. Raises DataError if the date is outside the years 1 to 9999."""
     try:
         return EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError:
@@ -79,11 +75,8 @@ def date_of(milliseconds: int) -> datetime:
 
 
 def logical_number(value: datetime, schema: Schema) -> int:
-    """Return the stored number for a date of a logical type (``fromLogical`` of Connect's types).
-
-    Raises:
-        DataError: A Date has a time of day, or a Time has a date.
-    """
+    """Return the stored number for a date of a logical type (``fromLogical`` of Connect's types). Raises DataError if a
+    Date has a time of day, or a Time has a date."""
     since_1970 = milliseconds(value)
     if schema.name == DATE.name:
         if since_1970 % DAY_MS:
@@ -103,10 +96,7 @@ def number_text(value: int | float | Decimal, schema: Schema | None = None) -> s
 
 def values_text(value: Any, schema: Schema | None = None, *, embedded: bool = False) -> str:
     """Return the text of a header (``Values.convertToString``); strings ``embedded`` in a list or map are quoted.
-
-    Raises:
-        DataError: The value has no text.
-    """
+    Raises DataError if the value has no text."""
     match value:
         case None:
             return "null"
@@ -144,11 +134,7 @@ def date_text(value: datetime) -> str:
 
 
 def to_string(value: Any, schema: Schema | None = None) -> str:
-    """Return ``value.toString()`` in Java.
-
-    Raises:
-        DataError: Java's text does not contain the value, as for bytes.
-    """
+    """Return ``value.toString()`` in Java. Raises DataError if Java's text does not contain the value, as for bytes."""
     match value:
         case None:
             return "null"
@@ -218,10 +204,7 @@ class _ValueParser:
 
     def value(self, depth: int) -> Parsed:
         """Parse the next value. At ``depth`` 0 it is the whole text, which is a string unless it is another value.
-
-        Raises:
-            _NotParsed: A value in a list or a map is invalid.
-        """
+        Raises _NotParsed if a value in a list or a map is invalid."""
         embedded = depth > 0
         if embedded and self._consume('"'):
             return self._quoted()
@@ -402,11 +385,8 @@ def _common(schemas: Sequence[Schema | None]) -> Schema | None:
 
 
 def _aligned(common: Schema | None, values: list[Any]) -> list[Any]:
-    """Convert the values to their common type.
-
-    Raises:
-        _NotParsed: A value is null, which the common type does not allow.
-    """
+    """Convert the values to their common type. Raises _NotParsed if a value is null, which the common type does not
+    allow."""
     if common is None:
         return values
     if any(value is None for value in values):

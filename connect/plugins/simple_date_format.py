@@ -49,11 +49,7 @@ class _Field:
 
 
 class SimpleDateFormat:
-    """A compiled pattern.
-
-    Raises:
-        BadPattern: The pattern is invalid in Java, or depends on a locale.
-    """
+    """A compiled pattern. Raises BadPattern if the pattern is invalid in Java, or depends on a locale."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern

@@ -171,10 +171,8 @@ class AuditLog:
             )
 
     async def report(self, query: Mapping[str, str]) -> dict[str, Any]:
-        """Return the newest entries, the newest first: ``top`` of those that contain ``search``, in any case.
-
-        Raises ConfigError for a wrong ``top``, RetriableError or SecurityError if the topic cannot be read.
-        """
+        """Return the newest entries, the newest first: ``top`` of those that contain ``search``, in any case. Raises
+        ConfigError for a wrong ``top``, RetriableError or SecurityError if the topic cannot be read."""
         top = query.get("top") or str(_DEFAULT_SHOWN)
         if not (top.isascii() and top.isdigit()):
             raise ConfigError(f"top is '{top}'; it has to be the number of entries to show, such as 100", "top")

@@ -125,7 +125,8 @@ class DistributedWorker:
             self._stages,
             self.steady_ms,
             name=name,
-            last_grace_s=_last_grace_s(config),
+            # From the end of the lease to the end of the session, less the time that cancelling takes.
+            last_grace_s=max((config.session_timeout_ms - config.lease_ms) / 1000 - _CANCELLING_S, _LEAST_GRACE_S),
             prepare=self._prepared,
             before_assigning=self._remove_obsolete,
         )
@@ -176,7 +177,7 @@ class DistributedWorker:
             levels=self._loggers,
             stages=self._stages,
             audit=self.audit,
-            started=self._has_started,
+            started=self._started.wait,
             silent_s=lambda: self._group.silent_s,
         )
 
@@ -295,9 +296,6 @@ class DistributedWorker:
             log.info("%s: removing the stored configs of %s, which the file replaces", self._name, ", ".join(names))
             await self._configs.write([[config_removal_record(name) for name in names]])
 
-    async def _has_started(self) -> None:
-        await self._started.wait()
-
     # -- parts -----------------------------------------------------------------------------------------
 
     def _opened(self, role: ClientRole) -> Cluster:
@@ -334,11 +332,6 @@ class DistributedWorker:
 def _connection(config: WorkerConfig, role: ClientRole) -> ConnectionSettings:
     props = config.internal_client(role)
     return connection_settings(props, client_id=props["client.id"], where="worker")
-
-
-def _last_grace_s(config: WorkerConfig) -> float:
-    """Return the time from the end of the lease to the end of the session, less the time that cancelling takes."""
-    return max((config.session_timeout_ms - config.lease_ms) / 1000 - _CANCELLING_S, _LEAST_GRACE_S)
 
 
 def _group_settings(config: WorkerConfig, worker_id: str) -> GroupSettings:

@@ -149,11 +149,9 @@ class Worker:
                 runner.abandon()
 
     async def stop_work(self, connectors: Collection[str], tasks: Collection[TaskId]) -> None:
-        """Stop the given connectors and tasks, if they are here; return when all are stopped or abandoned.
-
-        Connectors get 5 s, tasks ``task.shutdown.graceful.timeout.ms``, each kind in total. Work that takes longer is
-        cancelled and logged, and reports nothing more.
-        """
+        """Stop the given connectors and tasks, if they are here; return when all are stopped or abandoned. Connectors
+        get 5 s, tasks ``task.shutdown.graceful.timeout.ms``, each kind in total. Work that takes longer is cancelled
+        and logged, and reports nothing more."""
         here: list[list[str | TaskId]] = [
             [name for name in connectors if name in self.connectors],
             [task for task in tasks if task in self.tasks],

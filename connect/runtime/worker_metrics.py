@@ -354,9 +354,8 @@ _LABELS: Final = ("group",)
 
 
 async def worker_metrics(workers: Sequence[DistributedWorker], now_ms: int) -> list[Metric]:
-    """Return the metrics of all workers of this process: of each also a series per connector and task.
-
-    Other work on the loop gets turns in between, because a task takes about 40 us."""
+    """Return the metrics of all workers of this process: of each also a series per connector and task. Other work on
+    the loop gets turns in between, because a task takes about 40 us."""
     return [
         *_of_workers(workers, now_ms),
         *_of_groups(workers, now_ms),

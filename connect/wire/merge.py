@@ -75,12 +75,9 @@ def merge(
     base_sequence: int,
     level: int | None = None,
 ) -> bytearray:
-    """Return one batch of all records of ``regions``, ready to be produced.
-
-    Each region holds consecutive batches of magic 2 and CreateTime with dense offset deltas, all of one codec.
-    ``attributes`` are the result's and include its codec; ``level`` is as in ``records.compress``.
-    Raises :class:`Unmergeable`; the regions are never modified.
-    """
+    """Return one batch of all records of ``regions``, ready to be produced. Each region holds consecutive batches of
+    magic 2 and CreateTime with dense offset deltas, all of one codec. ``attributes`` are the result's and include its
+    codec; ``level`` is as in ``records.compress``. Raises :class:`Unmergeable`; the regions are never modified."""
     try:
         return _merged(regions, attributes, producer_id, producer_epoch, base_sequence, level)
     except (MemoryError, Unmergeable):

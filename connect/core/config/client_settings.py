@@ -236,11 +236,8 @@ _NONE: Final[Mapping[str, OverridePolicy]] = {}
 def make_policy(
     name: str, allowlist: Sequence[str] = (), others: Mapping[str, OverridePolicy] = _NONE
 ) -> OverridePolicy:
-    """Return the policy with a short name (``None``), Java's simple or full class name, or a name in ``others``.
-
-    Raises:
-        ConfigError: There is no such policy.
-    """
+    """Return the policy with a short name (``None``), Java's simple or full class name, or a name in ``others``. Raises
+    ConfigError if there is no such policy."""
     if name in others:
         return others[name]
     match name.removeprefix(_JAVA).removesuffix(_SUFFIX):

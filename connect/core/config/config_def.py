@@ -63,11 +63,7 @@ def trim(text: str) -> str:
 
 
 def convert(name: str, text: str, type_: Type) -> Value:
-    """Convert ``text``.
-
-    Raises:
-        InvalidValue: ``text`` is not of that type.
-    """
+    """Convert ``text``. Raises InvalidValue if ``text`` is not of that type."""
     trimmed = trim(text)
     match type_:
         case Type.BOOLEAN:
@@ -134,7 +130,6 @@ class Check(Protocol):
 
     def __call__(self, name: str, value: Value) -> None:
         """Raise :class:`InvalidValue` if ``value`` is invalid."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +162,10 @@ class Setting:
     dependents: tuple[str, ...] = ()
     recommended: tuple[str, ...] = ()
     visible: bool = True
+
+    def under(self, group: str, order: int, display_name: str, width: Width = Width.MEDIUM) -> Setting:
+        """Return the setting as a field under a heading of a form."""
+        return replace(self, group=group, order=order, display_name=display_name, width=width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,11 +300,8 @@ class ConfigDef:
         return sorted(self.settings.values(), key=place)
 
     def parse(self, props: Mapping[str, str]) -> Values:
-        """Convert the values in a file and add defaults. Undeclared keys are left out.
-
-        Raises:
-            ConfigError: A value is missing or invalid; Java's message for the first one.
-        """
+        """Convert the values in a file and add defaults. Undeclared keys are left out. Raises ConfigError if a value is
+        missing or invalid; Java's message for the first one."""
         values: dict[str, Value] = {}
         warnings: list[str] = []
         for name, setting in self.settings.items():

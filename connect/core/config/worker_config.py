@@ -9,15 +9,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Final, Literal, Self
 
-from connect.core.config import rest_settings, worker_settings
-from connect.core.config.client_settings import (
-    ADMIN,
-    CLIENTS,
-    COMPRESSION_LEVELS,
-    IGNORED_SECURITY,
-    OF_CONNECTIONS,
-    PRODUCER_USED,
-)
+from connect.core.config import client_settings, rest_settings, worker_settings
 from connect.core.config.config_def import Read, Values, split_list
 from connect.core.config.connector_settings import SOURCE_CONNECTOR
 from connect.core.config.properties import NOTHING, ConfigTransformer, Properties, ProviderFactory, provider_notice
@@ -40,8 +32,11 @@ OF_LISTENERS: Final = frozenset(key for key in SECURITY.settings if key.startswi
     rest_settings.CLIENT_AUTH
 }
 #: The listeners read these themselves, and no client, so a client's engine or provider means nothing to them.
-IGNORED_BY_LISTENERS: Final = (IGNORED_SECURITY & OF_LISTENERS) | {"ssl.engine.factory.class", "ssl.provider"}
-_USED_BY_PRODUCERS: Final = PRODUCER_USED.settings.keys() | COMPRESSION_LEVELS
+IGNORED_BY_LISTENERS: Final = (client_settings.IGNORED_SECURITY & OF_LISTENERS) | {
+    "ssl.engine.factory.class",
+    "ssl.provider",
+}
+_USED_BY_PRODUCERS: Final = client_settings.PRODUCER_USED.settings.keys() | client_settings.COMPRESSION_LEVELS
 _MIRRORS_ADMIN: Final = "forwarding.admin.class"
 _OF_CONNECTORS: Final = SOURCE_CONNECTOR.settings.keys() | {_MIRRORS_ADMIN}
 _OF_CONNECTORS_PREFIXES: Final = ("transforms.", "predicates.", "topic.creation.")
@@ -58,11 +53,9 @@ class ExactlyOnceSourceSupport(StrEnum):
 
 @dataclass(frozen=True, repr=False)
 class WorkerConfig:
-    """The config of a worker.
-
-    ``raw`` holds the properties of the file, ``props`` the same with references resolved, including secrets.
-    ``transformer`` resolves references in connector configs. ``warnings`` are messages for the log.
-    """
+    """The config of a worker. ``raw`` holds the properties of the file, ``props`` the same with references resolved,
+    including secrets. ``transformer`` resolves references in connector configs. ``warnings`` are messages for the
+    log."""
 
     raw: Mapping[str, str]
     props: Mapping[str, str]
@@ -78,11 +71,8 @@ class WorkerConfig:
         trusted: Iterable[Mapping[str, str]] = (),
     ) -> Self:
         """Parse the properties of a file; ``providers`` are further classes of config providers by name, ``trusted``
-        the connector configs that have the same owner.
-
-        Raises:
-            ConfigError: A setting is missing or invalid, or two settings contradict each other; it names both keys.
-        """
+        the connector configs that have the same owner. Raises ConfigError if a setting is missing or invalid, or two
+        settings contradict each other; it names both keys."""
         resolved: dict[str, str] = {}
         try:
             transformer = ConfigTransformer(props, providers, trusted)
@@ -126,11 +116,9 @@ class WorkerConfig:
 
     @property
     def lease_ms(self) -> int:
-        """How long work continues without a response from the coordinator; at most the session timeout.
-
-        The default is half of it, so that work has the other half to stop, but at least 1.5 heartbeat intervals, so
-        that a slightly late heartbeat does not stop work. It is at most 5 s.
-        """
+        """How long work continues without a response from the coordinator; at most the session timeout. The default is
+        half of it, so that work has the other half to stop, but at least 1.5 heartbeat intervals, so that a slightly
+        late heartbeat does not stop work. It is at most 5 s."""
         value = self.values["worker.lease.ms"]
         if isinstance(value, int):
             return value
@@ -220,9 +208,7 @@ class WorkerConfig:
 
     def client_props(self, kind: ClientKind) -> dict[str, str]:
         """Return the properties that the worker's file sets for clients of connectors (``Worker.adminConfigs`` etc.).
-
-        An admin client also gets the worker's own client configs; the others get only ``bootstrap.servers``.
-        """
+        An admin client also gets the worker's own client configs; the others get only ``bootstrap.servers``."""
         if kind == "admin":
             base = {key: value for key, value in self.props.items() if not key.startswith(_CLIENT_PREFIXES)}
         else:
@@ -339,7 +325,7 @@ def override_notice(kind: str, name: str, needed: str) -> str | None:
     """Return why the key ``name`` of a connector's override has no effect; None if it has one. ``needed``: the keys
     without one of which the connector has no such client; empty if it has one."""
     prefix = f"{kind}.override."
-    if needed and name in CLIENTS[kind].settings:
+    if needed and name in client_settings.CLIENTS[kind].settings:
         return f"has no effect without {needed}"
     return _of_client(kind, name, prefix)
 
@@ -349,7 +335,7 @@ def _of_key(key: str, value: str, props: Mapping[str, str]) -> str | None:
         if key.startswith(prefix):
             return listener_notice(key.removeprefix(prefix), prefix) or suites_notice(key, value)
     kind, dot, name = key.partition(".")
-    if dot and kind in CLIENTS and key not in worker_settings.WORKER:
+    if dot and kind in client_settings.CLIENTS and key not in worker_settings.WORKER:
         return _of_client(kind, name, f"{kind}.") or suites_notice(key, value)
     if key.startswith(("internal.key.converter", "internal.value.converter")):
         return "has no effect: internal converters are JsonConverter without schemas"
@@ -361,7 +347,7 @@ def _of_key(key: str, value: str, props: Mapping[str, str]) -> str | None:
         return provider_notice(key, props)
     if key.startswith(worker_settings.METRICS_CONTEXT) or worker_settings.why_ignored(key) is not None:
         return worker_settings.why_ignored(key)
-    if key in ADMIN and (key not in worker_settings.WORKER or key in IGNORED_SECURITY):
+    if key in client_settings.ADMIN and (key not in worker_settings.WORKER or key in client_settings.IGNORED_SECURITY):
         return NOT_SUPPORTED
     if key in worker_settings.WORKER or key in worker_settings.LINK or key.startswith(_PASSED_ON):
         return suites_notice(key, value) or worker_settings.converter_notice(key)
@@ -376,13 +362,15 @@ def _of_key(key: str, value: str, props: Mapping[str, str]) -> str | None:
 def _of_client(kind: str, name: str, prefix: str) -> str | None:
     """Return why a key of connectors' clients has no effect; None if it has one. ``prefix`` is what the config has
     before it."""
-    known = CLIENTS[kind].settings
+    known = client_settings.CLIENTS[kind].settings
     if name.startswith("override."):
         of_all = f"{kind}.{name.removeprefix('override.')}"
         return f"has no effect in a worker's file: set it in a connector's config, or {of_all} for all connectors"
     if name not in known:
         return NOT_KNOWN + meant(name, known, prefix)
-    if name in OF_CONNECTIONS or (name in SECURITY.settings and name not in IGNORED_SECURITY):
+    if name in client_settings.OF_CONNECTIONS or (
+        name in SECURITY.settings and name not in client_settings.IGNORED_SECURITY
+    ):
         return None  # a consumer's too, because it reads the offset topic that a connector has of its own
     if kind == "consumer":
         return "has no effect: sinks, which would use it, do not run here"

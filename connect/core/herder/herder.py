@@ -40,7 +40,7 @@ def apply_config_record(s: HerderState, record: events.ConfigRecord) -> None:
             _apply_change(s, change)
 
 
-def _apply_change(s: HerderState, change: config_topic.Change) -> None:
+def _apply_change(s: HerderState, change: config_topic.ConfigChange) -> None:
     match change:
         case config_topic.ConnectorChanged(name):
             if name not in s.known:
@@ -165,21 +165,14 @@ class Herder(HerderState):
         return lambda body: herder_api.signed(key, algorithm, body)
 
     def check_signature(self, signature: Signature) -> None:
-        """Verify the signature of an internal request, if the protocol is ``sessioned``.
-
-        Raises:
-            BadRequest, NotReady, Forbidden: As :func:`connect.core.herder_api.check`.
-        """
+        """Verify the signature of an internal request, if the protocol is ``sessioned``. Raises BadRequest, NotReady or
+        Forbidden as :func:`connect.core.herder_api.check`."""
         if uses_session_keys(self):
             herder_api.check(signature, self.snapshot.session_key, self.config.verification_algorithms)
 
     def check_forwarded(self, signature: Signature) -> None:
-        """Verify the signature of a user's request that another worker forwards.
-
-        Raises:
-            BadRequest, NotReady, Forbidden: As :func:`connect.core.herder_api.check`; Forbidden also while the group
-                has no session keys.
-        """
+        """Verify the signature of a user's request that another worker forwards. Raises BadRequest, NotReady or
+        Forbidden as :func:`connect.core.herder_api.check`; Forbidden also while the group has no session keys."""
         if not uses_session_keys(self):
             raise Forbidden("This group has no session key, so no worker can sign for its users.")
         self.check_signature(signature)

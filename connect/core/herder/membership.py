@@ -17,7 +17,7 @@ version INT16, lease in ms INT32. Later tail versions may append fields.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -83,10 +83,8 @@ class WorkerMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The leader's assignment for a member; with the eager protocol there are no revocations and no delay.
-
-    ``delay_ms`` above 0: rejoin after this delay. ``version`` is the version of the decoded bytes.
-    """
+    """The leader's assignment for a member; with the eager protocol there are no revocations and no delay. ``delay_ms``
+    above 0: rejoin after this delay. ``version`` is the version of the decoded bytes."""
 
     error: int
     leader: str
@@ -99,11 +97,7 @@ class Assignment:
 
 
 def encode_metadata(protocol: str, metadata: WorkerMetadata) -> bytes:
-    """Encode the metadata for ``protocol``.
-
-    Raises:
-        MalformedMembership: A text is longer than 32767 bytes.
-    """
+    """Encode the metadata for ``protocol``. Raises MalformedMembership if a text is longer than 32767 bytes."""
     version = VERSIONS[protocol]
     out = bytearray(_INT16.pack(version))
     _put_string(out, metadata.url)
@@ -138,11 +132,7 @@ def held_by(members: Mapping[str, bytes]) -> set[str]:
 
 def work_held(metadata: bytes, assignment: bytes) -> Allocation:
     """Return the work of a member of a stable group: what it held when it joined and what the leader gave it then,
-    without what was revoked.
-
-    Raises:
-        MalformedMembership: The bytes are not those of a Connect worker.
-    """
+    without what was revoked. Raises MalformedMembership if the bytes are not those of a Connect worker."""
     held = decode_metadata(metadata).allocation or NOTHING
     new = decode_assignment(assignment)
     return Allocation(
@@ -152,11 +142,7 @@ def work_held(metadata: bytes, assignment: bytes) -> Allocation:
 
 
 def decode_metadata(data: bytes) -> WorkerMetadata:
-    """Decode the metadata of a Java or Python member.
-
-    Raises:
-        MalformedMembership: The bytes are not metadata.
-    """
+    """Decode the metadata of a Java or Python member. Raises MalformedMembership if the bytes are not metadata."""
     reader = _MetadataReader(data)
     reader.version()
     url, config_offset = reader.string(), reader.int64()
@@ -167,11 +153,8 @@ def decode_metadata(data: bytes) -> WorkerMetadata:
 
 
 def encode_assignment(protocol: str, assignment: Assignment) -> bytes:
-    """Encode an assignment for a group with ``protocol``.
-
-    Raises:
-        MalformedMembership: A name is longer than 32767 bytes.
-    """
+    """Encode an assignment for a group with ``protocol``. Raises MalformedMembership if a name is longer than 32767
+    bytes."""
     version = VERSIONS[protocol]
     out = bytearray(_INT16.pack(version) + _INT16.pack(assignment.error))
     _put_string(out, assignment.leader)
@@ -185,11 +168,8 @@ def encode_assignment(protocol: str, assignment: Assignment) -> bytes:
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """Decode the assignment of a Java or Python leader.
-
-    Raises:
-        MalformedMembership: The bytes are not an assignment.
-    """
+    """Decode the assignment of a Java or Python leader. Raises MalformedMembership if the bytes are not an
+    assignment."""
     reader = _MetadataReader(data)
     version, error = reader.version(), reader.int16()
     leader, leader_url = reader.string(), reader.string()
@@ -219,18 +199,13 @@ def _put_string(out: bytearray, value: str) -> None:
 
 
 def _put_work(out: bytearray, work: Allocation) -> None:
-    out += _by_connector(work.connectors, work.tasks)
-
-
-def _by_connector(connectors: Iterable[str], tasks: Iterable[TaskId]) -> bytearray:
-    grouped: dict[str, list[int]] = {name: [_CONNECTOR] for name in connectors}
-    for task in tasks:
+    grouped: dict[str, list[int]] = {name: [_CONNECTOR] for name in work.connectors}
+    for task in work.tasks:
         grouped.setdefault(task.connector, []).append(task.task)
-    out = bytearray(_INT32.pack(len(grouped)))
+    out += _INT32.pack(len(grouped))
     for name, numbers in grouped.items():
         _put_string(out, name)
         out += struct.pack(f">i{len(numbers)}i", len(numbers), *numbers)
-    return out
 
 
 class _MetadataReader:

@@ -96,10 +96,8 @@ def steps(connector: str, configs: Sequence[Mapping[str, str]]) -> tuple[Step, .
 
 
 def defect(configs: object) -> str | None:
-    """Return why task configs cannot be stored, without their values; None if they can.
-
-    They must be a sequence of mappings from text to text, but connectors may return anything.
-    """
+    """Return why task configs cannot be stored, without their values; None if they can. They must be a sequence of
+    mappings from text to text, but connectors may return anything."""
     if not isinstance(configs, Sequence) or isinstance(configs, str | bytes):
         return f"they are a {type(configs).__name__}, not a list of mappings"
     for number, config in enumerate(configs):

@@ -92,10 +92,7 @@ class BuiltBatch(BatchBuilder):  # type: ignore[misc]  # no marker for its types
 
 async def _bootstrap(client: Any, connection: ConnectionSettings) -> None:
     """Replaces ``AIOKafkaClient.bootstrap``, which leaves its connection open if it is cancelled during its request.
-
-    Raises:
-        KafkaConnectionError: no bootstrap server answers.
-    """
+    Raises KafkaConnectionError if no bootstrap server answers."""
     failed: list[str] = []
     for host, port in connection.bootstrap:
         try:

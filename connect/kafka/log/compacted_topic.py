@@ -423,12 +423,8 @@ def log_record(partition: TopicPartition, record: ConsumerRecord[bytes | None, b
 
 
 async def partition_count(cluster: Cluster, topic: str, *, timeout_s: float = 60.0) -> int:
-    """Return the number of partitions of a topic that may have been created just now.
-
-    Raises:
-        RetriableError: no broker knows the topic within ``timeout_s``.
-        SecurityError: DESCRIBE on the topic is missing.
-    """
+    """Return the number of partitions of a topic that may have been created just now. Raises RetriableError if no
+    broker knows the topic within ``timeout_s``, and SecurityError if DESCRIBE on the topic is missing."""
 
     async def attempt() -> int:
         return len((await cluster.topics({topic})).topics[topic].partitions)

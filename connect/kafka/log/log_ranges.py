@@ -83,13 +83,9 @@ def inside(records: Iterable[Any], ranges: Sequence[Range], begins: Sequence[int
 async def read_ranges(
     cluster: Cluster, log: Partition, ranges: Sequence[Range], *, is_decided: bool = False
 ) -> AsyncGenerator[Any, None]:
-    """Yield the committed records in the ascending ``ranges`` once, as aiokafka's records; skip deleted ones.
-
-    Raises:
-        RetriableError: there is no progress for a minute, the log has lost an offset or, with ``is_decided``, an open
-            transaction reaches into the ranges.
-        SecurityError: READ on the topic is missing.
-    """
+    """Yield the committed records in the ascending ``ranges`` once, as aiokafka's records; skip deleted ones. Raises
+    RetriableError if there is no progress for a minute, the log has lost an offset or, with ``is_decided``, an open
+    transaction reaches into the ranges, and SecurityError if READ on the topic is missing."""
     if not ranges:
         return
     place, what = TopicPartition(*log), f"cluster {cluster.name}: {log[0]}-{log[1]}"

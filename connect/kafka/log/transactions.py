@@ -139,12 +139,8 @@ async def init_producer_id(
 
 
 async def new_producer_id(cluster: Cluster, *, timeout_s: float = 60.0) -> ProducerIdentity:
-    """Return a new producer id without a transactional id, which no other producer has or had.
-
-    Raises:
-        FenceRefused: an ACL for idempotent writes is missing.
-        RetriableError: no broker allocated one within ``timeout_s``.
-    """
+    """Return a new producer id without a transactional id, which no other producer has or had. Raises FenceRefused if
+    an ACL for idempotent writes is missing, and RetriableError if no broker allocated one within ``timeout_s``."""
 
     async def attempt() -> ProducerIdentity:
         request = transaction.InitProducerIdRequest(

@@ -268,27 +268,24 @@ def parse_bootstrap(value: str | None, where: str) -> tuple[tuple[str, int], ...
 
 
 def _milliseconds(properties: Mapping[str, str], key: str, default: int, where: str) -> int:
-    text = properties.get(key)
-    if text is None:
-        return default
-    try:
-        value = int(text.strip())
-    except ValueError:
-        value = -1
-    if value < 0:
-        raise ConfigError(f"{where}: {key} is '{text}', not a number of milliseconds", key)
-    return value
+    return _number(properties, key, default, 0, f"{where}: {key}", "a number of milliseconds")
 
 
 def _buffer_bytes(properties: Mapping[str, str], key: str, where: str) -> int | None:
-    text = properties.get(key, "-1")
+    expected = "a number of bytes, or -1 for the system's default"
+    value = _number(properties, key, -1, -1, f"{where}: {key}", expected)
+    return value if value > 0 else None
+
+
+def _number(properties: Mapping[str, str], key: str, default: int, least: int, what: str, expected: str) -> int:
+    text = properties.get(key, str(default))
     try:
         value = int(text)
     except ValueError:
-        value = -2
-    if value < -1:
-        raise ConfigError(f"{where}: {key} is '{text}', not a number of bytes, or -1 for the system's default", key)
-    return value if value > 0 else None
+        value = least - 1
+    if value < least:
+        raise ConfigError(f"{what} is '{text}', not {expected}", key)
+    return value
 
 
 def _tls(properties: Mapping[str, str], where: str) -> TlsSettings:

@@ -38,7 +38,6 @@ class Contents(Protocol):
     @property
     def files(self) -> str:
         """The name from :func:`watch`."""
-        ...
 
 
 T = TypeVar("T", bound=Contents)

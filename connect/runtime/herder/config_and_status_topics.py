@@ -239,11 +239,9 @@ class StatusStore:
         await self._followed.read_to_end(timeout_s)
 
     def put(self, work: str | TaskId, status: Status, *, safe: bool = False) -> None:
-        """Queue the status of a connector, by name, or task; writes are retried until they succeed.
-
-        ``safe``: not written if a worker with a newer generation has written another status. This also applies to
-        each retry of a failed write.
-        """
+        """Queue the status of a connector, by name, or task; writes are retried until they succeed. ``safe``: not
+        written if a worker with a newer generation has written another status. This also applies to each retry of a
+        failed write."""
         self._worker_id = status.worker_id
         self._put(_Waiting(status_and_offset_topics.status_record(work, status), work, status, safe))
 

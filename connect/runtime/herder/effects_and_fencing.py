@@ -240,16 +240,13 @@ class InternalRequests(Protocol):
 
     async def put_fence(self, leader_url: str, connector: str, sign: Sign | None) -> None:
         """Raises RetriableError if the leader does not answer, or is busy with a round."""
-        ...
 
     async def validate(self, url: str, connector_class: str, config: Config) -> ConfigInfos | None:
         """Return how the worker at ``url`` validates a connector's config; None if it does not have the class. Raises
         RetriableError if it does not answer, HeliographError if it refuses."""
-        ...
 
     async def has_class(self, url: str, connector_class: str) -> bool:
         """Return whether the worker at ``url`` has a class. Errors as :meth:`validate`."""
-        ...
 
 
 @dataclass(eq=False)
@@ -275,20 +272,18 @@ class EffectHandler:
     now_ms: Callable[[], int]
     changed: Callable[[], None]
     #: Set by the owner, because a worker needs its listener first.
-    worker: Worker | None = field(default=None, init=False)
+    worker: Worker = field(init=False)
 
     # -- effects of the herder -------------------------------------------------------------------------
 
     def start_connector(self, effect: events.StartConnector) -> None:
         props = self.core.snapshot.connector_config(effect.name)
         assert props is not None
-        assert self.worker is not None
         self.worker.start_connector(effect.name, props, effect.target)
 
     def start_task(self, effect: events.StartTask) -> None:
         spec = self._spec(effect.task)
         assert spec is not None
-        assert self.worker is not None
         if self.config.exactly_once_enabled:
             connector = effect.task.connector
             generation = self.core.snapshot.task_generation(connector)
@@ -300,7 +295,6 @@ class EffectHandler:
         self.worker.start_task(spec, effect.target)
 
     def reconfigure_task(self, task: TaskId) -> bool:
-        assert self.worker is not None
         spec = self._spec(task)
         return spec is not None and self.worker.reconfigure_task(spec)
 

@@ -73,7 +73,6 @@ class Engine(Protocol):
 
     async def ready(self) -> None:
         """Start the engine; return once it accepts work. Raises HeliographError if it cannot start."""
-        ...
 
 
 async def prepare(

@@ -59,7 +59,7 @@ class RuntimeHerder:
     levels: Loggers
     stages: Stages
     audit: AuditLog
-    started: Callable[[], Awaitable[None]]
+    started: Callable[[], Awaitable[object]]
     silent_s: Callable[[], float]
     #: Set once the cluster has been reached.
     info: herder_api.WorkerInfo = field(default=herder_api.WorkerInfo("unknown", "unknown", None), init=False)
@@ -172,7 +172,7 @@ class RuntimeHerder:
         assert isinstance(shown, ConnectorStateInfo)
         return replace(shown, type=self._type(request.connector))
 
-    async def _asked(self, operation: events.Operation) -> Any:
+    async def _asked(self, operation: events.HerderOperation) -> Any:
         await self.started()
         return await self.driver.request(operation)
 

@@ -22,10 +22,9 @@ from connect.core.config.config_def import (
     Importance,
     InvalidValue,
     PluginClass,
-    Setting,
-    Type,
     Value,
     Width,
+    class_name,
     convert,
     flag,
     split_list,
@@ -356,13 +355,13 @@ def _type_check(aliases: _Aliases, alias: str, props: Mapping[str, str | None], 
     return Valid(f"valid configs for {alias} {aliases.interface.lower()}", check)
 
 
-def _version_check(kind: PluginKind, class_name: str | None, plugins: Plugins) -> Valid:
+def _version_check(kind: PluginKind, plugin: str | None, plugins: Plugins) -> Valid:
     """Return the check that a class is available in the requested version; :func:`_type_check` reports a missing
     class."""
 
     def check(name: str, value: Value) -> None:
-        if isinstance(value, str) and class_name is not None and plugins.versions_of((kind,), class_name):
-            plugins.checked(kind, class_name, value)
+        if isinstance(value, str) and plugin is not None and plugins.versions_of((kind,), plugin):
+            plugins.checked(kind, plugin, value)
 
     return Valid("a version, or a range of versions", check)
 
@@ -382,33 +381,23 @@ def _of_alias(aliases: _Aliases, alias: str, props: Mapping[str, str | None], pl
     name = props.get(f"{prefix}type")
     full_name = None if name is None else plugins.full_name(name.strip())
     versions = plugins.versions_of((aliases.kind,), full_name) if full_name is not None else ()
-    type_ = Setting(
+    type_ = class_name(
         f"{prefix}type",
-        Type.CLASS,
         REQUIRED,
         f"Class for the '{alias}' {kind}.",
-        PluginClass(plugins.full_name, _type_check(aliases, alias, props, plugins)),
         Importance.HIGH,
-        group,
-        0,
-        Width.LONG,
-        f"{aliases.interface} type for {alias}",
-        recommended=plugins.names_of(aliases.kind),
-    )
-    version = Setting(
+        PluginClass(plugins.full_name, _type_check(aliases, alias, props, plugins)),
+    ).under(group, 0, f"{aliases.interface} type for {alias}", Width.LONG)
+    version = text(
         f"{prefix}plugin.version",
-        Type.STRING,
         versions[-1] if versions else None,
         f"Version of the '{alias}' {kind}.",
-        _version_check(aliases.kind, full_name, plugins),
         Importance.HIGH,
-        group,
-        1,
-        Width.LONG,
-        f"{aliases.interface} version for {alias}",
-        recommended=versions,
+        _version_check(aliases.kind, full_name, plugins),
+    ).under(group, 1, f"{aliases.interface} version for {alias}", Width.LONG)
+    found = ConfigDef.of(
+        replace(type_, recommended=plugins.names_of(aliases.kind)), replace(version, recommended=versions)
     )
-    found = ConfigDef.of(type_, version)
     if full_name is None:
         return found
     try:

@@ -95,10 +95,8 @@ def plugin_call(what: str) -> Iterator[None]:
     """Guard a call of a plugin; ``what`` begins the message about its exception.
 
     SystemExit would end the whole process. CancelledError would end the asyncio task as if it had been cancelled: it
-    passes only if it was, so the guarded code may also be ours and call plugins.
-
-    Raises:
-        PluginBroke: The plugin raised something that is not an Exception; the cause is the reason.
+    passes only if it was, so the guarded code may also be ours and call plugins. Raises PluginBroke if the plugin
+    raised something that is not an Exception; the cause is the reason.
     """
     try:
         yield

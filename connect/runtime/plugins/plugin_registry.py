@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise, takewhile
 from types import MappingProxyType
@@ -119,15 +120,16 @@ def _interval(text: str) -> _Interval:
     return _Interval(lower, upper, with_low, with_high)
 
 
-#: The kinds in the order of ``GET /connector-plugins``.
-_ORDER: Final = (
-    PluginKind.SINK,
-    PluginKind.SOURCE,
-    PluginKind.TRANSFORMATION,
-    PluginKind.PREDICATE,
-    PluginKind.CONVERTER,
-    PluginKind.HEADER_CONVERTER,
-)
+#: The interface of each kind, omitted from aliases and named in messages, in the order of ``GET /connector-plugins``.
+INTERFACES: Final = {
+    PluginKind.SINK: "Connector",
+    PluginKind.SOURCE: "Connector",
+    PluginKind.TRANSFORMATION: "Transformation",
+    PluginKind.PREDICATE: "Predicate",
+    PluginKind.CONVERTER: "Converter",
+    PluginKind.HEADER_CONVERTER: "HeaderConverter",
+}
+_ORDER: Final = tuple(INTERFACES)
 CONNECTORS: Final = (PluginKind.SOURCE, PluginKind.SINK)
 #: The role of a converter: Java's ``converter.type``.
 Role = Literal["key", "value", "header"]
@@ -140,15 +142,6 @@ CONVERTERS: Final[tuple[tuple[str, PluginKind, Role], ...]] = (
 _READS_FILES: Final = {
     "org.apache.kafka.connect.file.FileStreamSourceConnector": "FileStreamSource reads any file that the worker can "
     "read, so it is off by default; set file.stream.source.enable = true in the worker's file"
-}
-#: The interface of each kind: omitted from aliases, and named in messages.
-INTERFACES: Final = {
-    PluginKind.SINK: "Connector",
-    PluginKind.SOURCE: "Connector",
-    PluginKind.TRANSFORMATION: "Transformation",
-    PluginKind.PREDICATE: "Predicate",
-    PluginKind.CONVERTER: "Converter",
-    PluginKind.HEADER_CONVERTER: "HeaderConverter",
 }
 
 
@@ -272,12 +265,10 @@ class Plugins:
         """Return whether this worker has the connector class of a raw config, in a wanted version."""
         named = config.get("connector.class", ""), config.get("connector.plugin.version")
         if named not in self._runs:
-            try:
+            with suppress(PluginNotFound, InvalidRange):
                 self.connector(*named)
                 self._runs[named] = True
-            except (PluginNotFound, InvalidRange):
-                self._runs[named] = False
-        return self._runs[named]
+        return self._runs.setdefault(named, False)
 
     def new_connector(self, name: str, version: str | None = None) -> SourceConnector:
         """Create a connector without starting it; errors as :meth:`connector`."""
@@ -304,12 +295,8 @@ class Plugins:
         ]
 
     def plugin_config(self, plugin: str, version: str | None = None) -> Sequence[ConfigKeyInfo]:
-        """Return ``GET /connector-plugins/{plugin}/config``: the plugin's own settings, then the framework's.
-
-        Raises:
-            NotFound: There is no such plugin.
-            BadRequest: It has no such version, or the version is malformed.
-        """
+        """Return ``GET /connector-plugins/{plugin}/config``: the plugin's own settings, then the framework's. Raises
+        NotFound if there is no such plugin, and BadRequest if it has no such version, or the version is malformed."""
         full_name = self.full_name(plugin)
         found = [each for each in self._all if each.name == full_name]
         if not found:
@@ -338,12 +325,10 @@ class Plugins:
         """Call :meth:`find` for the check of a setting. Raises InvalidValue in Java's words."""
         try:
             return self.find((kind,), name, version)
-        except VersionNotFound as error:
+        except (VersionNotFound, InvalidRange) as error:
             raise InvalidValue(str(error)) from None
         except PluginNotFound:
             raise InvalidValue(f"Class class {name} does not implement the {INTERFACES[kind]} interface") from None
-        except InvalidRange as error:
-            raise InvalidValue(str(error)) from None
 
 
 def _framework(connector: PluginDescription) -> ConfigDef:

@@ -75,11 +75,9 @@ class OffsetTopic:
         self._writing: asyncio.Task[None] | None = None
 
     async def start(self, timeout_s: float) -> None:
-        """Read the topic and follow it; reads of offsets wait for its open transactions.
-
-        A killed task may have left its transaction open. The task that replaces it aborts that soonest: it fences first
-        and reads offsets then (Kafka's ``AbstractWorkerSourceTask``).
-        """
+        """Read the topic and follow it; reads of offsets wait for its open transactions. A killed task may have left
+        its transaction open. The task that replaces it aborts that soonest: it fences first and reads offsets then
+        (Kafka's ``AbstractWorkerSourceTask``)."""
         await self._log.start(timeout_s, committed_only=True)
 
     async def ended(self) -> Exception | None:
@@ -111,11 +109,9 @@ class OffsetTopic:
         return {key: (partition, self._state.offsets[key]) for key, partition in partitions.items()}
 
     async def write(self, values: Values) -> None:
-        """Append, and return when all is acknowledged.
-
-        Writes that come during a write go out together after it, because thousands of tasks may store offsets at the
-        same time. A caller that stops waiting does not affect the others, and its offsets are not written.
-        """
+        """Append, and return when all is acknowledged. Writes that come during a write go out together after it,
+        because thousands of tasks may store offsets at the same time. A caller that stops waiting does not affect the
+        others, and its offsets are not written."""
         if self._scope.is_closed:
             raise self._stopped()
         records = [OutRecord(self.topic, key, value) for key, value in values.items()]

@@ -220,12 +220,8 @@ class Conversion:
     errors: ErrorHandler
 
     async def outgoing(self, record: SourceRecord) -> OutgoingRecord | None:
-        """Return the record to send; None if a transform drops it.
-
-        Raises:
-            LeftOut, ToleranceExceeded, Interrupted: As :meth:`ErrorHandler.attempt`.
-            DataError: Its timestamp is invalid.
-        """
+        """Return the record to send; None if a transform drops it. Raises LeftOut, ToleranceExceeded or Interrupted as
+        :meth:`ErrorHandler.attempt`, and DataError if its timestamp is invalid."""
         to_send = await self.chain.apply(record, self.errors)
         if to_send is None:
             return None
@@ -255,12 +251,8 @@ class Conversion:
 
 
 def make_converters(props: Mapping[str, str], config: WorkerConfig, plugins: Plugins) -> Converters:
-    """Create the connector's converters, or the worker's if the connector names none.
-
-    Raises:
-        ConfigError: A setting is missing or wrong.
-        PluginNotFound: There is no such class, or version.
-    """
+    """Create the connector's converters, or the worker's if the connector names none. Raises ConfigError if a setting
+    is missing or wrong, and PluginNotFound if there is no such class, or version."""
     made = []
     for _, kind, role in CONVERTERS:
         settings, name, version = converter_settings(role, props, config)

@@ -139,12 +139,9 @@ class RecordProducer:
 
     async def end(self, *, commit: bool) -> None:
         """Commit or abort the transaction. Wait for acknowledgements of all its records before a commit, because
-        aiokafka commits the rest of a transaction with failed records.
-
-        Raises:
-            ProducerFenced: Another producer has the transactional id, or the transaction timed out.
-            PermanentError, RetriableError: It is unknown whether the transaction ended.
-        """
+        aiokafka commits the rest of a transaction with failed records. Raises ProducerFenced if another producer has
+        the transactional id, or the transaction timed out, and PermanentError or RetriableError if it is unknown
+        whether the transaction ended."""
         producer = self._started()
         self._in_transaction = False
         try:
@@ -312,41 +309,32 @@ class Delivery(Protocol):
 
     async def start(self) -> None:
         """Prepare the task's start: connect, and under exactly-once fence predecessors."""
-        ...
 
     def enter(self) -> None:
         """Note that the loop begins, at first or after a pause."""
-        ...
 
     def before_poll(self) -> None:
         """Raise a fatal error of records sent before."""
-        ...
 
     async def send(self, record: SourceRecord, outgoing: OutgoingRecord) -> None:
         """Send a record, given as the task returned it and as it is sent. Raises RetriableError if it may be sent
         again, PermanentError if not."""
-        ...
 
     async def dropped(self, record: SourceRecord) -> None:
         """Note that a record is skipped."""
-        ...
 
     async def batch_done(self) -> None:
         """Note that all records of one poll, perhaps none, were passed on."""
-        ...
 
     async def pause(self) -> None:
         """Note that the task pauses."""
-        ...
 
     async def finish(self, *, failed: bool) -> None:
         """Store the offsets that can be stored; no more records come. ``failed``: an error ended the loop."""
-        ...
 
     async def close(self, timeout_s: float) -> None:
         """Close everything, after sending what can be sent within ``timeout_s``. Other methods may be running; none of
         them sends or stores anything afterwards."""
-        ...
 
 
 @dataclass(eq=False)

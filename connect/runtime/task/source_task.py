@@ -186,10 +186,8 @@ class SourceWork:
 
 @dataclass(eq=False)
 class EngineWork:
-    """Implements :class:`connect.runtime.task.task_control.TaskRun`; each engine is a new task of ``connector``.
-
-    The engine claims the transactional id itself, so it also calls the check after that.
-    """
+    """Implements :class:`connect.runtime.task.task_control.TaskRun`; each engine is a new task of ``connector``. The
+    engine claims the transactional id itself, so it also calls the check after that."""
 
     task_id: TaskId
     connector: SourceConnector

@@ -202,25 +202,20 @@ class TaskRun(Protocol):
 
     async def start(self) -> None:
         """Do everything up to RUNNING. Raises the error that prevents it, or Interrupted if the task is stopping."""
-        ...
 
     async def execute(self, control: TaskControl, report: Report) -> None:
         """Work until ``control`` requests a stop, with pauses. Raises the error that ends the task."""
-        ...
 
     def reconfigure(self, props: Mapping[str, str]) -> bool:
         """Continue with another resolved config; return False if that needs a restart. Called while it executes."""
-        ...
 
     async def close(self, timeout_s: float) -> None:
         """Close everything; failures are logged. ``timeout_s`` is for what is still to be sent. After a cancelled
         close it is called again, for the rest."""
-        ...
 
     async def abandon(self) -> None:
         """Send and store nothing more, because the task did not stop in time, and do not wait for its author's code.
         A :meth:`close` may be running, or follow."""
-        ...
 
 
 Check = Callable[[], Awaitable[None]]
@@ -312,16 +307,12 @@ class WorkerListener(Protocol):
 
     def reported(self, work: str | TaskId, state: State, failure: FailureTrace | None, version: str | None) -> None:
         """Note that a connector or task is RUNNING, PAUSED, STOPPED, FAILED, or no longer here (UNASSIGNED)."""
-        ...
 
     def connector_failed(self, name: str) -> None:
         """Note that a running instance FAILED; not called if it failed while stopping: another may start by then."""
-        ...
 
     def task_configs_wanted(self, name: str) -> None:
         """Note that a connector has reached STARTED, or requests a reconfiguration of its tasks."""
-        ...
 
     def topic_used(self, topic: str, task: TaskId) -> None:
         """Note a task's record to a topic (KIP-558); called for every record or batch."""
-        ...
