@@ -28,12 +28,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A Connect type: string, bytes, boolean, int8 ... int64, float32, float64, array, map or struct.
-
-    Values of arrays are lists, values of maps and structs are dicts. ``name``, ``version`` and ``parameters`` (pairs of
-    name and value) mark logical types such as ``org.apache.kafka.connect.data.Timestamp``. ``keys`` applies to maps,
-    ``values`` to maps and arrays. ``fields`` applies to structs: pairs of name and schema, in order.
-    """
+    """A Connect type: string, bytes, boolean, int8 ... int64, float32, float64, array, map or struct. Values of arrays
+    are lists, values of maps and structs are dicts. ``name``, ``version`` and ``parameters`` (pairs of name and value)
+    mark logical types such as ``org.apache.kafka.connect.data.Timestamp``. ``keys`` applies to maps, ``values`` to maps
+    and arrays. ``fields`` applies to structs: pairs of name and schema, in order."""
 
     type: str
     optional: bool = False

@@ -153,7 +153,6 @@ class ConfigLog:
         return name in self._connectors
 
     def connectors(self) -> tuple[str, ...]:
-        """Return the sorted names of all connectors."""
         return tuple(sorted(self._connectors))
 
     def connector_config(self, name: str) -> Config | None:
@@ -368,7 +367,6 @@ def _is_task_number(text: str) -> bool:
 
 
 def connector_record(name: str, config: Config) -> Record:
-    """Create a connector, or change its config."""
     return CONNECTOR_PREFIX + name, _encoded({"properties": config})
 
 
@@ -401,7 +399,6 @@ def target_state_record(name: str, state: TargetState) -> Record:
 
 
 def fencing_record(name: str, task_count: int) -> Record:
-    """Record that all tasks before the current ``task_count`` are fenced."""
     return FENCING_PREFIX + name, _encoded({"task-count": task_count})
 
 
@@ -412,13 +409,11 @@ def session_key_record(key: SessionKey) -> Record:
 
 
 def restart_record(request: RestartRequest) -> Record:
-    """Request that all workers restart their parts of a connector."""
     value = {"include-tasks": request.include_tasks, "only-failed": request.only_failed}
     return RESTART_PREFIX + request.connector, _encoded(value)
 
 
 def logger_record(namespace: str, level: str) -> Record:
-    """Set a log level on every worker."""
     return LOGGER_PREFIX + namespace, _encoded({"level": level})
 
 

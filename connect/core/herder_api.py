@@ -348,7 +348,6 @@ class SessionKey:
 
 
 def is_known(algorithm: str) -> bool:
-    """Return whether signatures and keys of this algorithm are supported."""
     return algorithm.lower() in _BY_NAME
 
 
@@ -375,7 +374,6 @@ Sign = Callable[[bytes], Mapping[str, str]]
 
 
 def signed(key: SessionKey, algorithm: str, body: bytes) -> Mapping[str, str]:
-    """Return the headers of a request with ``body``."""
     return {SIGNATURE_HEADER: sign(key, algorithm, body), ALGORITHM_HEADER: algorithm}
 
 

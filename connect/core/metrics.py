@@ -116,7 +116,6 @@ class StateTimes:
         self._state, self._since_ms = state, now_ms
 
     def ratio(self, state: Hashable, now_ms: int) -> float:
-        """Return the share of the time spent in ``state``."""
         if self._began_ms is None or now_ms <= self._began_ms:
             return 0.0
         running_ms = now_ms - self._since_ms if state == self._state else 0

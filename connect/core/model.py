@@ -24,7 +24,6 @@ class TaskId(NamedTuple):
 
 
 def connector_of(work: str | TaskId) -> str:
-    """Return the name of the connector that ``work`` is or belongs to."""
     return work.connector if isinstance(work, TaskId) else work
 
 

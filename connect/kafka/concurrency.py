@@ -256,6 +256,16 @@ async def until(timeout_s: float, what: str, attempt: Callable[[], Awaitable[T]]
         raise RetriableError(f"{what}: not done within {timeout_s:g} s; {reason}") from error
 
 
+@contextlib.asynccontextmanager
+async def within(timeout_s: float, missed: str) -> AsyncIterator[None]:
+    """Limit the time of a block. Raises RetriableError, ``missed`` and the time, when it is over."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except TimeoutError as error:
+        raise RetriableError(f"{missed} within {timeout_s:g} s") from error
+
+
 def wall_ms() -> int:
     """Return the milliseconds since 1970."""
     return time.time_ns() // 1_000_000

@@ -76,7 +76,6 @@ class Causes:
             self._watched.remove(watched)
 
     def asked(self, watched: WatchedCluster, *, answers: bool) -> None:
-        """Record whether the cluster answered its watch."""
         watched.is_silent = not answers
         if answers:
             watched.answered_s = self._clock()

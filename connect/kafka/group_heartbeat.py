@@ -90,30 +90,24 @@ class MembershipState:
         self.member, self.generation, self.rebalance_said = "", _NO_GENERATION, False
 
 
+@dataclass(eq=False)
 class _Beats:
     """The heartbeats of one membership. Lives in the lease thread; the main loop only reads its public attributes.
     ``answered`` and ``refused`` are called in the main loop."""
 
-    def __init__(
-        self,
-        heartbeat_loop: HeartbeatLoop,
-        coordinator: requests.Coordinator,
-        settings: requests.GroupSettings,
-        membership: MembershipState,
-        meters: GroupMeters,
-        leases: LeaseLoop,
-    ) -> None:
-        #: When the last answered request was sent to the coordinator.
-        self.renewed_s = float("-inf")
-        #: Whether the coordinator has removed this member; then the heartbeats have ended.
-        self.is_lost = False
-        self._heartbeat_loop = heartbeat_loop
-        self._coordinator = coordinator
-        self._settings = settings
-        self._membership = membership
-        self._meters = meters
-        self._leases = leases
-        self._name = f"heartbeats of {settings.client_id} in group {settings.group_id}"
+    _heartbeat_loop: HeartbeatLoop
+    _coordinator: requests.Coordinator
+    _settings: requests.GroupSettings
+    _membership: MembershipState
+    _meters: GroupMeters
+    _leases: LeaseLoop
+    #: When the last answered request was sent to the coordinator.
+    renewed_s: float = float("-inf")
+    #: Whether the coordinator has removed this member; then the heartbeats have ended.
+    is_lost: bool = False
+
+    def __post_init__(self) -> None:
+        self._name = f"heartbeats of {self._settings.client_id} in group {self._settings.group_id}"
         self.scope = Scope(self._name)
 
     def start(self) -> None:
@@ -165,12 +159,10 @@ class _Beats:
 
 
 class HeartbeatLoop:
-    """Heartbeats from ``start`` while ``membership`` has a generation, or until ``stop``.
-
-    The lease runs from the time when an answered request was sent: the coordinator cannot have given the session less
-    time. The lease thread sends heartbeats over its own connections, so they renew the lease even while the main loop
-    is busy; everything else happens in the main loop.
-    """
+    """Heartbeats from ``start`` while ``membership`` has a generation, or until ``stop``. The lease runs from the time
+    when an answered request was sent: the coordinator cannot have given the session less time. The lease thread sends
+    heartbeats over its own connections, so they renew the lease even while the main loop is busy; everything else
+    happens in the main loop."""
 
     def __init__(
         self,
@@ -220,7 +212,6 @@ class HeartbeatLoop:
             self._leases.call(self._beats.start)
 
     async def stop(self) -> None:
-        """End heartbeats and the lease."""
         beats = self._beats
         self._end_lease()
         if beats is not None:
@@ -268,7 +259,6 @@ class HeartbeatLoop:
             self._events.rebalance_begun()
 
     def refused(self, beats: _Beats, reason: str) -> None:
-        """Handle the end of ``beats`` by an error."""
         if beats is self._beats:
             self.lose(reason)
 

@@ -16,6 +16,7 @@ from kafka.protocol.consumer.group import HeartbeatRequest, JoinGroupRequest, Le
 
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import NOT_THE_COORDINATOR, Cluster, NotAuthorized, error_name
+from connect.kafka.concurrency import within
 
 #: The protocol types of groups of workers and of groups of consumers.
 CONNECT: Final = "connect"
@@ -212,19 +213,14 @@ class Coordinator:
             await self._cluster.disconnect(node, purpose)
 
     async def _connection(self, purpose: str) -> Any:
-        try:
-            async with asyncio.timeout(self.prompt_ms / 1000):
-                if self._node is None:
-                    self._node = await self._find()
-                if self._asked.get(purpose, self._node) != self._node:
-                    await self.hang_up(purpose)
-                node = self._asked[purpose] = self._node
-                return await self._cluster.connection(node, purpose)
-        except TimeoutError as error:
-            raise RetriableError(
-                f"cluster {self.name}: the coordinator of group {self._group_id} was not reachable within "
-                f"{self.prompt_ms / 1000:g} s"
-            ) from error
+        what = f"cluster {self.name}: the coordinator of group {self._group_id}"
+        async with within(self.prompt_ms / 1000, f"{what} was not reachable"):
+            if self._node is None:
+                self._node = await self._find()
+            if self._asked.get(purpose, self._node) != self._node:
+                await self.hang_up(purpose)
+            node = self._asked[purpose] = self._node
+            return await self._cluster.connection(node, purpose)
 
     async def _find(self) -> int:
         # Half of the time, so that a missing answer is noticed: only then is another broker asked the next time.

@@ -54,14 +54,10 @@ class LeaseLoop(Protocol):
 
 
 class LeaseThread:
-    """The lease thread, described in the module docstring. Costs eight timers per second.
-
-    ``longest_beat_s`` is the longest time between two iterations of the thread, ``longest_stall_s`` the longest delay
-    of the main loop. Freezes of the whole process count for neither.
-
-    Args:
-        progress_timeout_s: How long the main loop may be blocked before renewals stop.
-    """
+    """The lease thread, described in the module docstring. Costs eight timers per second. ``longest_beat_s`` is the
+    longest time between two iterations of the thread, ``longest_stall_s`` the longest delay of the main loop. Freezes
+    of the whole process count for neither. ``progress_timeout_s``: how long the main loop may be blocked before
+    renewals stop."""
 
     def __init__(self, progress_timeout_s: float) -> None:
         self.longest_beat_s = 0.0

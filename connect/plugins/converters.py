@@ -106,14 +106,12 @@ class StringConverter(ConverterOfBoth):
     def from_connect(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
         if value is None:
             return None
+        # Without byte order marks, and independent of this machine's byte order.
+        encoding = f"{self._encoding}-be" if self._encoding in _MARKED else self._encoding
         # As in Java, a question mark replaces characters that the character set lacks.
-        data = to_string(value, schema).encode(self._ordered(), errors="replace")
+        data = to_string(value, schema).encode(encoding, errors="replace")
         # Java writes a byte order mark in UTF-16, but not in UTF-32.
         return codecs.BOM_UTF16_BE + data if data and self._encoding == "utf-16" else data
-
-    def _ordered(self) -> str:
-        """Return the character set without byte order marks, independent of this machine's byte order."""
-        return f"{self._encoding}-be" if self._encoding in _MARKED else self._encoding
 
 
 class _NumberConverter(ConverterOfBoth):
@@ -239,12 +237,10 @@ _MOST_DIGITS: Final = 4300
 
 
 def bytes_of_decimal(schema: Schema, value: Decimal) -> bytes:
-    """Encode the unscaled value as big endian two's complement (``Decimal.fromLogical``).
-
-    Java rejects a value with another scale than its schema's. Arithmetic in Python changes scales
-    (``Decimal("1E+3")``), so here a value is written at the schema's scale if no digit is lost. Raises DataError if a
-    digit would be lost, or the schema has no scale.
-    """
+    """Encode the unscaled value as big endian two's complement (``Decimal.fromLogical``). Java rejects a value with
+    another scale than its schema's. Arithmetic in Python changes scales (``Decimal("1E+3")``), so here a value is
+    written at the schema's scale if no digit is lost. Raises DataError if a digit would be lost, or the schema has no
+    scale."""
     scale = _scale(schema)
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
@@ -373,7 +369,8 @@ class JsonConverter(ConverterOfBoth):
             case ("string", str()) | ("boolean", bool()) | ("float64", float()):
                 return json_text(value)
             case "int8" | "int16" | "int32" | "int64", int() if not isinstance(value, bool):
-                if not _is_within(type_, value):
+                border = 1 << _WHOLE[type_] - 1
+                if not -border <= value < border:
                     raise _out_of_range(type_, value)
                 return str(value)
             case _:
@@ -404,11 +401,6 @@ class JsonConverter(ConverterOfBoth):
         if not isinstance(value, datetime):
             raise DataError(f"Invalid type for {kind}, expected Date but was class {java_class(value)}")
         return str(logical_number(value, schema))
-
-
-def _is_within(type_: str, value: int) -> bool:
-    border = 1 << _WHOLE[type_] - 1
-    return -border <= value < border
 
 
 def _out_of_range(type_: str, value: float) -> DataError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
@@ -286,10 +285,11 @@ class InsertField(transform_fields.FieldTransformation):
             raise DataError(
                 "Only SinkRecord supported for [field insertion], found: org.apache.kafka.connect.source.SourceRecord"
             )
+        at_ms = record.timestamp_ms
         known: dict[str, tuple[Any, Schema]] = {
             "topic": (record.topic, Schema("string")),
             "partition": (record.partition, Schema("int32")),
-            "timestamp": (self._timestamp_value(record, schema), TIMESTAMP),
+            "timestamp": (at_ms if at_ms is None or schema is None else date_of(at_ms), TIMESTAMP),
             "static": (self._static_value, Schema("string")),
         }
         fields = [] if schema is None else list(schema.fields)
@@ -299,12 +299,6 @@ class InsertField(transform_fields.FieldTransformation):
             if inserted is not None:
                 updated[insertion.name] = inserted
         return self.changed(record, schema and replace(schema, fields=tuple(fields)), updated)
-
-    @staticmethod
-    def _timestamp_value(record: SourceRecord, schema: Schema | None) -> int | datetime | None:
-        if record.timestamp_ms is None or schema is None:
-            return record.timestamp_ms
-        return date_of(record.timestamp_ms)
 
 
 InsertFieldKey, InsertFieldValue = transform_fields.of_key_and_value(InsertField)

@@ -61,14 +61,8 @@ class SimpleDateFormat:
         )
 
     def parse(self, text: str, century_start: int | None = None) -> datetime:
-        """Parse the date at the start of ``text``, in UTC.
-
-        Args:
-            century_start: The earliest year of a two-digit year; None: 80 years ago.
-
-        Raises:
-            NoDate: ``text`` does not begin with such a date.
-        """
+        """Parse the date at the start of ``text``, in UTC. ``century_start``: the earliest year of a two-digit year;
+        None: 80 years ago. Raises NoDate if ``text`` does not begin with such a date."""
         start = datetime.now(UTC).year - 80 if century_start is None else century_start
         found: dict[str, int] = {}
         at = 0
@@ -172,10 +166,6 @@ def _month(date: datetime, width: int) -> str:
     return _name(_MONTHS, date.month - 1, width) if width >= 3 else str(date.month).zfill(width)
 
 
-def _offset(_date: datetime, width: int) -> str:
-    return "Coordinated Universal Time" if width >= 4 else "UTC"
-
-
 #: Formatters of a date's fields by letter, given the date and the number of letters.
 _WRITERS: Final[Mapping[str, Callable[[datetime, int], str]]] = {
     "G": lambda _date, _width: "AD",
@@ -195,7 +185,7 @@ _WRITERS: Final[Mapping[str, Callable[[datetime, int], str]]] = {
     "m": _padded(lambda date: date.minute),
     "s": _padded(lambda date: date.second),
     "S": _padded(lambda date: date.microsecond // 1000),
-    "z": _offset,
+    "z": lambda _date, width: "Coordinated Universal Time" if width >= 4 else "UTC",
     "Z": lambda _date, _width: "+0000",
     "X": lambda _date, _width: "Z",
 }

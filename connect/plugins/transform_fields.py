@@ -39,7 +39,6 @@ class FieldTransformation(Transformation):
         return record.key if self.of_key else record.value
 
     def changed(self, record: SourceRecord, schema: Schema | None, value: Any) -> SourceRecord:
-        """Return the record with another schema and value for the key or the value."""
         if self.of_key:
             return replace(record, key_schema=schema, key=value)
         return replace(record, value_schema=schema, value=value)

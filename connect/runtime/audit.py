@@ -89,12 +89,8 @@ async def audited(
 
 class AuditLog:
     """The audit of one worker. ``put`` returns at once. While the cluster does not answer, up to a thousand entries
-    wait; further ones are counted in ``dropped`` and lost, with a warning.
-
-    Args:
-        topic: The audit topic; None: nothing is recorded.
-        worker_id: This worker in its entries.
-    """
+    wait; further ones are counted in ``dropped`` and lost, with a warning. ``topic``: the audit topic; None: nothing is
+    recorded. ``worker_id``: this worker in its entries."""
 
     def __init__(self, cluster: Cluster, admin: Admin, topic: NewTopic | None, worker_id: str) -> None:
         self._cluster = cluster

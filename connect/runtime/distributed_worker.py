@@ -116,7 +116,9 @@ class DistributedWorker:
             config.config_topic,
             self._put,
             lambda: self._put(events.ConfigLogReset()),
-            leader=self._leader_writer(),
+            leader=LeaderWriter(self._opened("configs-leader"), config.transactional_id)
+            if config.transactional_leader
+            else None,
             read_committed=config.exactly_once_enabled,
         )
         self._driver = HerderDriver(
@@ -313,11 +315,6 @@ class DistributedWorker:
             return CompactedLog(cluster, name, on_record, on_reset, read_committed=True, only_last=True)
 
         return OffsetTopic(name, opened)
-
-    def _leader_writer(self) -> LeaderWriter | None:
-        if not self.config.transactional_leader:
-            return None
-        return LeaderWriter(self._opened("configs-leader"), self.config.transactional_id)
 
     async def _fencing_connection(self, name: str, props: Mapping[str, str]) -> ConnectionSettings:
         resolved = self.config.transformer.connector_props(props)

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from connect.api.plugins import PluginKind
@@ -29,7 +30,7 @@ from connect.runtime.task import client_configs, record_conversion, source_confi
 from connect.runtime.task.connector_offsets import ConnectorOffsets
 from connect.runtime.task.delivery_guarantees import AtLeastOnceDelivery, ExactlyOnceDelivery
 from connect.runtime.task.offset_stores import OffsetStores
-from connect.runtime.task.record_delivery import Delivery, RecordProducer, TaskCallbacks, TopicsInUse
+from connect.runtime.task.record_delivery import Delivery, RecordProducer, TaskCallbacks
 from connect.runtime.task.source_task import EngineWork, SourceWork, TaskContext, TaskRunner
 
 
@@ -111,11 +112,8 @@ def check_task_count(connector: str, tasks: int, tasks_max: int, *, enforced: bo
 
 @dataclass(eq=False)
 class TaskBuilder:
-    """Creates the connectors and tasks of one worker.
-
-    Args:
-        explain: Returns why a class that this worker does not have was assigned to it, None if that is not known.
-    """
+    """Creates the connectors and tasks of one worker. ``explain``: returns why a class that this worker does not have
+    was assigned to it, None if that is not known."""
 
     config: WorkerConfig
     plugins: Plugins
@@ -164,7 +162,7 @@ class TaskBuilder:
                     offsets,
                     _checks(order, runner.control),
                     runner.counters,
-                    TopicsInUse(order.task, self.listener, tracked=self.config.topic_tracking_enable),
+                    partial(self.listener.topic_used, task=order.task),
                 )
             else:
                 work = self._source(order, runner, task, connector_props, props, settings, offsets)
@@ -191,7 +189,7 @@ class TaskBuilder:
             order.task, settings.errors, runner.counters, secrets, runner.control.stopping
         )
         conversion = record_conversion.Conversion(
-            record_conversion.make_chain(connector, self.plugins),
+            record_conversion.make_steps(connector, self.plugins),
             record_conversion.make_converters(connector, self.config, self.plugins),
             errors,
         )
@@ -201,7 +199,7 @@ class TaskBuilder:
         transactions = boundaries if isinstance(boundaries, source_config.ConnectorBoundaries) else None
         thread = PluginThread(f"task {order.task}")
         callbacks = TaskCallbacks(order.task, task, secrets, thread)
-        topics = TopicsInUse(order.task, self.listener, tracked=self.config.topic_tracking_enable)
+        topic_used = partial(self.listener.topic_used, task=order.task)
         delivery: Delivery
         if self.config.exactly_once_enabled:
             delivery = ExactlyOnceDelivery(
@@ -209,7 +207,7 @@ class TaskBuilder:
                 self._transactional_producer(order.task, connector),
                 offsets,
                 callbacks,
-                topics,
+                topic_used,
                 boundaries,
                 runner.counters,
                 _checks(order, runner.control),
@@ -221,7 +219,7 @@ class TaskBuilder:
                 RecordProducer(client_configs.producer_settings(self.config, connector, str(order.task), None)),
                 offsets,
                 callbacks,
-                topics,
+                topic_used,
                 errors,
                 runner.counters,
                 flush_interval_ms=self.config.offset_flush_interval_ms,
@@ -272,7 +270,6 @@ class TaskBuilder:
         return connector
 
     def _kinds(self, props: Mapping[str, str]) -> list[ClientKind]:
-        """Return the kinds of clients that a connector uses."""
         own_offsets = self.config.exactly_once_enabled or "offsets.storage.topic" in props
         kinds: list[ClientKind] = ["producer"]
         if own_offsets or (self.config.topic_creation_enable and uses_topic_creation(props)):

@@ -49,11 +49,10 @@ class PlainRun(NamedTuple):
 def plain_run(
     fetched: memoryview, start: int, header: wire.BatchHeader, most_batch_bytes: int, most_bytes: int
 ) -> PlainRun:
-    """Return the run of batches from ``start`` that can be merged; the first one's ``header`` must allow merging.
-
-    All have the same attributes and leader epoch, contiguous offsets, valid checksums and at most ``most_batch_bytes``
-    each; the merged batch has at most ``most_bytes``. The first batch that differs ends the run, whatever the reason.
-    """
+    """Return the run of batches from ``start`` that can be merged; the first one's ``header`` must allow merging. All
+    have the same attributes and leader epoch, contiguous offsets, valid checksums and at most ``most_batch_bytes``
+    each; the merged batch has at most ``most_bytes``. The first batch that differs ends the run, whatever the
+    reason."""
     room = most_bytes - header.size_bytes - MORE_BYTES * header.record_count
     at, number, following, latest_ms = rebase.plain_run(
         fetched,

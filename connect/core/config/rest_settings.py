@@ -320,12 +320,10 @@ def _check_authenticators(values: Values, extensions: Iterable[str]) -> None:
 
 
 def has_role_lists(values: Values) -> bool:
-    """Return whether a list of principals with a role is set."""
     return any(parse_principals(key, values.string(key)) for key in ROLE_LISTS.values())
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches ``host``."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -94,11 +94,8 @@ class _Load:
 @dataclass(slots=True)
 class IncrementalAssignor:
     """An assignor that moves as little work as possible. It keeps its last decision, so a worker needs only one.
-
-    Args:
-        max_delay_ms: ``scheduled.rebalance.max.delay.ms``, how long lost work waits for its worker's return.
-        max_delay_is_set: The worker's file sets it, so it also applies to members with a lease.
-    """
+    ``max_delay_ms``: ``scheduled.rebalance.max.delay.ms``, how long lost work waits for its worker's return.
+    ``max_delay_is_set``: the worker's file sets it, so it also applies to members with a lease."""
 
     max_delay_ms: int
     max_delay_is_set: bool

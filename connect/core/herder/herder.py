@@ -27,7 +27,7 @@ from connect.core.herder import task_configs as tasks
 from connect.core.herder.membership import EAGER, SESSIONED
 from connect.core.herder.state import HerderMode, HerderState, pause_ms
 from connect.core.herder_api import Forbidden, RequestRefused, Signature
-from connect.core.model import RestartRequest, impact
+from connect.core.model import impact
 
 
 def apply_config_record(s: HerderState, record: events.ConfigRecord) -> None:
@@ -61,15 +61,11 @@ def _apply_change(s: HerderState, change: config_topic.ConfigChange) -> None:
             work.change_target(s, name)
             tasks.look_for_unwanted_tasks(s, name)
         case config_topic.RestartAsked(request):
-            _note_restart(s, request)
+            waiting = s.restarts.get(request.connector)
+            if waiting is None or impact(request) > impact(waiting):
+                s.restarts[request.connector] = request
         case config_topic.LoggerChanged(namespace, level):
             s.emit(events.SetLevel(namespace, level))
-
-
-def _note_restart(s: HerderState, request: RestartRequest) -> None:
-    waiting = s.restarts.get(request.connector)
-    if waiting is None or impact(request) > impact(waiting):
-        s.restarts[request.connector] = request
 
 
 def uses_session_keys(s: HerderState) -> bool:
@@ -87,12 +83,6 @@ def is_session_key_due(s: HerderState) -> bool:
             s.snapshot.session_key, settings.key_algorithm, settings.key_size_bits, settings.key_ttl_ms, s.now_ms
         )
     )
-
-
-def make_session_key(s: HerderState) -> None:
-    """Request a new key; nothing else begins until it is written."""
-    s.making_key = True
-    s.emit(events.MakeSessionKey(herder_api.key_bytes(s.config.key_algorithm, s.config.key_size_bits)))
 
 
 def write_session_key(s: HerderState, key: bytes) -> None:
@@ -247,7 +237,8 @@ def _begin_one(s: HerderState) -> bool:
         return False
     group.claim_writer(s)
     if is_session_key_due(s):
-        make_session_key(s)
+        s.making_key = True  # nothing else begins until it is written
+        s.emit(events.MakeSessionKey(herder_api.key_bytes(s.config.key_algorithm, s.config.key_size_bits)))
     elif s.requests:
         requests.run_next(s)
     elif s.restarts:
@@ -275,7 +266,6 @@ def _read_again(s: HerderState) -> None:
 
 
 def _stop(s: HerderState) -> None:
-    """Stop all work, fail all open requests, and leave the group."""
     if s.mode is HerderMode.GONE:
         return
     work.stop_all(s)

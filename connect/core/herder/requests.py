@@ -34,13 +34,11 @@ def accept(s: HerderState, request: events.Request) -> None:
 
 
 def withdraw(s: HerderState, id_: int) -> None:
-    """Drop a request that is still queued."""
     if s.requests.pop(id_, None) is not None:
         s.reply(id_, error=RetriableError("Request timed out"))
 
 
 def run_next(s: HerderState) -> None:
-    """Run the oldest queued request."""
     _, request = s.requests.popitem(last=False)
     run(s, request)
 

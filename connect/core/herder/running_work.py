@@ -87,7 +87,6 @@ def refused(s: HerderState, tasks: Iterable[model.TaskId]) -> None:
 
 
 def change_target(s: HerderState, connector: str) -> None:
-    """Apply a connector's new target state to its work on this worker."""
     if connector in s.running.connectors or any(task.connector == connector for task in s.running.tasks):
         # A connector that this starts requests its task configs, as after any other start.
         s.emit(events.ChangeTarget(connector, s.snapshot.target_state(connector)))
@@ -126,7 +125,6 @@ def schedule_restart(s: HerderState, work: str | model.TaskId, wait_ms: int | No
 
 
 def due_restarts(s: HerderState) -> list[str | model.TaskId]:
-    """Return the work whose automatic restart is due."""
     return [work for work, at_ms in s.auto_restart_at_ms.items() if at_ms <= s.now_ms]
 
 

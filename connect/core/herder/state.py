@@ -289,7 +289,6 @@ class HerderState:
         self.emit(WriteConfig(token, (step,), as_leader=False))
 
     def ended(self, token: int, outcome: Exception | bool | None) -> None:
-        """Complete the operation with this token."""
         waiting = self.waiting.pop(token, None)
         if waiting is not None:
             waiting.then(outcome)

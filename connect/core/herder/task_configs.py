@@ -55,14 +55,12 @@ def advance(s: HerderState) -> None:
 
 
 def computed(s: HerderState, token: int, connector: str, outcome: Sequence[Mapping[str, str]] | Exception) -> None:
-    """Handle the task configs that a connector computed, or its error."""
     if s.publishing.computing.get(connector) == token:
         del s.publishing.computing[connector]
         s.publishing.computed[connector] = outcome if isinstance(outcome, Exception) else checked(connector, outcome)
 
 
 def sent(s: HerderState, token: int, connector: str, error: Exception | None) -> None:
-    """Handle the leader's response to task configs."""
     if s.publishing.sending.get(connector) == token:
         del s.publishing.sending[connector]
         _concluded(s, connector, error)

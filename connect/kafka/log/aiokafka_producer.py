@@ -56,12 +56,8 @@ def make_producer(
 
 class BuiltBatch(BatchBuilder):  # type: ignore[misc]  # no marker for its types
     """A batch for ``AIOKafkaProducer.send_batch`` without the library's builder, which rejects header keys that are not
-    UTF-8 and has no compression levels.
-
-    Args:
-        records: The number of records.
-        build: Called once with producer id, epoch and base sequence; returns the bytes to send.
-    """
+    UTF-8 and has no compression levels. ``records``: the number of records. ``build``: called once with producer id,
+    epoch and base sequence; returns the bytes to send."""
 
     def __init__(self, records: int, build: Callable[[int, int, int], bytes]) -> None:
         self._records = records

@@ -15,7 +15,7 @@ import logging
 import math
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import aiokafka.errors
@@ -64,12 +64,12 @@ class FetchedRecords:
         return _Batch(self._records.next_batch(), bytes(self._data[start : start + size]), magic, self.partition)
 
 
+@dataclass(eq=False, slots=True)
 class _Batch:
-    def __init__(self, batch: Any, data: bytes, magic: int, partition: TopicPartition) -> None:
-        self._batch = batch
-        self._data = data
-        self._magic = magic
-        self._partition = partition
+    _batch: Any
+    _data: bytes
+    _magic: int
+    _partition: TopicPartition
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batch, name)

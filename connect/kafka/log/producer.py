@@ -21,7 +21,7 @@ from kafka.protocol.producer.produce import ProduceRequest
 
 from connect.core.errors import ClusterUnreachable, HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, ClusterMetadata, NotAuthorized, error_name
-from connect.kafka.concurrency import in_turns, retried, together, until, wall_ms
+from connect.kafka.concurrency import in_turns, retried, together, until, wall_ms, within
 from connect.kafka.log import active_producers, transactions
 from connect.kafka.log.committed_offsets import Committed, commit_in_transaction
 from connect.kafka.log.transactions import Partition, ProducerIdentity
@@ -86,12 +86,10 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 
 class TransactionalWriter:
-    """Writes under one transactional id, which it claims at its first write; this fences earlier writers.
-
-    Uses the cluster's connections and leaves them open. ``transaction_timeout_ms``: when the cluster aborts the open
-    transaction of a dead writer, which blocks readers until then; None means the default of a claim. ``batch_bytes``:
-    limit of a batch before compression with ``codec`` (Kafka's number); one record may be larger.
-    """
+    """Writes under one transactional id, which it claims at its first write; this fences earlier writers. Uses the
+    cluster's connections and leaves them open. ``transaction_timeout_ms``: when the cluster aborts the open transaction
+    of a dead writer, which blocks readers until then; None means the default of a claim. ``batch_bytes``: limit of a
+    batch before compression with ``codec`` (Kafka's number); one record may be larger."""
 
     def __init__(
         self,
@@ -160,31 +158,28 @@ class TransactionalWriter:
 
     async def _write(self, records: Sequence[OutRecord], may_commit: MayCommit | None, offsets: GroupOffsets) -> bool:
         """Try one transaction. If it ends early, its outcome is unknown until the next claim."""
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                if self._in_doubt:
-                    await self._claim()
-                self._in_doubt = True
-                is_committed = await self._transaction(records, may_commit, offsets)
-                self._in_doubt = False
-                return is_committed
-        except TimeoutError as error:
-            raise RetriableError(
-                f"cluster {self._cluster.name}: a transaction of {self._transactional_id} did not finish within "
-                f"{self._timeout_s:g} s"
-            ) from error
+        what = f"cluster {self._cluster.name}: a transaction of {self._transactional_id}"
+        async with within(self._timeout_s, f"{what} did not finish"):
+            if self._in_doubt:
+                await self._claim()
+            self._in_doubt = True
+            is_committed = await self._transaction(records, may_commit, offsets)
+            self._in_doubt = False
+            return is_committed
 
     async def _claim(self) -> None:
         what = f"claiming {self._transactional_id} on cluster {self._cluster.name}"
-        self._identity = await until(self._timeout_s, what, self._ask_identity)
+        # With the current identity, the claim succeeds only if no other writer has claimed the id since.
+        claim = partial(
+            transactions.claim,
+            self._cluster,
+            self._transactional_id,
+            self._identity,
+            timeout_ms=self._transaction_timeout_ms,
+        )
+        self._identity = await until(self._timeout_s, what, claim)
         self._sequences.clear()
         self._in_doubt = False
-
-    async def _ask_identity(self) -> ProducerIdentity:
-        # With the current identity, the claim succeeds only if no other writer has claimed the id since.
-        return await transactions.claim(
-            self._cluster, self._transactional_id, self._identity, timeout_ms=self._transaction_timeout_ms
-        )
 
     async def _transaction(
         self, records: Sequence[OutRecord], may_commit: MayCommit | None, offsets: GroupOffsets

@@ -15,8 +15,8 @@ from typing import Final
 from kafka.protocol.metadata import ApiVersionsRequest
 
 from connect.core.config.client_settings import TRANSACTION_TIMEOUT_MS
-from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import within
 from connect.kafka.log import active_producers, transactions
 from connect.kafka.log.producer import SEQUENCES, OutRecord, place, produce_all, waiting_out
 from connect.kafka.log.transactions import Partition, ProducerIdentity
@@ -115,18 +115,13 @@ class SharedTransactions:
             RetriableError: it is unknown whether the transaction was committed.
         """
         wanted = list(records)
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                # Attempts use the same sequences, so records that have arrived are not duplicated.
-                written = await waiting_out(partial(self._produce, wanted))
-                after = await transactions.commit_transaction(
-                    self._cluster, self.transactional_id, self.identity, renews=self.restarts
-                )
-        except TimeoutError as error:
-            raise RetriableError(
-                f"cluster {self._cluster.name}: a transaction of {self.transactional_id} was not committed within "
-                f"{self._timeout_s:g} s"
-            ) from error
+        what = f"cluster {self._cluster.name}: a transaction of {self.transactional_id}"
+        async with within(self._timeout_s, f"{what} was not committed"):
+            # Attempts use the same sequences, so records that have arrived are not duplicated.
+            written = await waiting_out(partial(self._produce, wanted))
+            after = await transactions.commit_transaction(
+                self._cluster, self.transactional_id, self.identity, renews=self.restarts
+            )
         self._added.clear()
         if after != self._identity:
             self.adopt(*after)

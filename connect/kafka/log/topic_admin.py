@@ -177,7 +177,6 @@ async def alter(cluster: Cluster, wanted: Mapping[str, Mapping[str, str | None]]
 
 
 def batches(of_topics: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Yield the parts of ``of_topics`` for one request each."""
     return (of_topics[start : start + _BATCH] for start in range(0, len(of_topics), _BATCH))
 
 
@@ -242,7 +241,6 @@ class Admin:
 
     @property
     def name(self) -> str:
-        """The name and the addresses of the cluster."""
         return self._cluster.name
 
     async def list_topics(self) -> list[str]:

@@ -162,10 +162,8 @@ async def claim(
 ) -> ProducerIdentity:
     """Send InitProducerId once: raises the epoch and aborts an open transaction; waits for its markers, without limit.
     The cluster aborts a transaction of the new epoch after ``timeout_ms``. None, for callers whose transactions are
-    short, means Java's default, or less if the cluster allows no more.
-
-    With ``current`` it fails if another process has claimed the id since; brokers before 2.5 (KIP-360) cannot check.
-    """
+    short, means Java's default, or less if the cluster allows no more. With ``current`` it fails if another process has
+    claimed the id since; brokers before 2.5 (KIP-360) cannot check."""
     pauses = Pauses(_BACKOFF_FIRST_S, _BACKOFF_LAST_S)
     asked_ms = [timeout_ms] if timeout_ms is not None else [*_SHORTER_TIMEOUTS_MS, TRANSACTION_TIMEOUT_MS]
     while True:

@@ -103,7 +103,6 @@ class ConnectionSettings:
         return wire
 
     def _renewed(self) -> Self:
-        """Return the settings with the newest credentials of their files."""
         found = renewal.newest(self)
         return replace(self, username=found.username, password=found.password, oauth=found.oauth)
 

@@ -91,7 +91,6 @@ class _Files:
         self.contexts: WeakSet[RenewedContext] = WeakSet()
 
     def renew(self) -> None:
-        """Read the files again if they have changed."""
         stamp = self._look()
         if stamp is None or stamp == self._stamp:
             return

@@ -274,14 +274,8 @@ _T = TypeVar("_T")
 
 def tls_settings(properties: Mapping[str, str], where: str) -> TlsSettings:
     """Return the TLS settings in the ``ssl.*`` keys of a Java client. Their files are watched from now on.
-
-    Args:
-        properties: Java client properties.
-        where: The owner of the settings for messages, such as ``cluster us``.
-
-    Raises:
-        ConfigError: Keys contradict each other, or a store cannot be read or opened, or holds nothing usable.
-    """
+    ``properties``: Java client properties. ``where``: the owner of the settings for messages, such as ``cluster us``.
+    Raises ConfigError if keys contradict each other, or a store cannot be read or opened, or holds nothing usable."""
     own = {key: value for key, value in properties.items() if key.startswith("ssl.")}
     files = watch(own, where, _read_again)  # before they are read, so that no change is missed
     return replace(_read({key: trim(str(value)) for key, value in own.items()}, where), files=files)

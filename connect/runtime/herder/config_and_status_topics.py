@@ -253,7 +253,6 @@ class StatusStore:
                 self._put(_Waiting(record))
 
     def forget_topics(self, connector: str) -> None:
-        """Remove all topics that a connector is known to use."""
         for use in self.log.topics(connector):
             self._put(_Waiting(status_and_offset_topics.topic_removal(use.topic, connector)))
 

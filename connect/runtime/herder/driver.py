@@ -124,7 +124,6 @@ class HerderDriver:
         self._loop = self._scope.spawn(self._run(), "herder")
 
     def put(self, event: Event) -> None:
-        """Queue an event."""
         self._events.append(event)
         self._arrived.set()
 
@@ -226,7 +225,6 @@ class HerderDriver:
             self.fail(WorkerFailed(f"the worker's herder has failed: {error!r}. This is a bug; please report it."))
 
     async def _wait(self) -> None:
-        """Wait until an event is queued or work is due."""
         if self._events:
             # Other tasks of the loop get turns too, however many events are queued.
             await asyncio.sleep(0)
@@ -313,7 +311,6 @@ class HerderDriver:
         self._refuse_all()
 
     def _refuse_all(self) -> None:
-        """Fail all unanswered requests."""
         unanswered = [*self._requests.values(), *(each for each in self._events if isinstance(each, asyncio.Future))]
         for future in unanswered:
             if not future.done():
@@ -360,7 +357,6 @@ class HerderDriver:
                 log.warning("the config topic could not be claimed: %s", error)
 
     async def _compute_task_configs(self, token: int, name: str) -> None:
-        """Ask a connector for its task configs, and queue the answer for the herder."""
         try:
             configs = await self._task_configs(name)
         except Exception as error:

@@ -27,7 +27,7 @@ from connect.core.herder_api import BadRequest, Config, ConfigInfos, ElsewhereEr
 from connect.core.model import Restarts, State, Status, TaskId, connector_of
 from connect.core.status_and_offset_topics import StatusLog, TopicUse
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import Backoff, Scope, retried, together
+from connect.kafka.concurrency import Backoff, Scope, retried, together, within
 from connect.kafka.log.transactions import init_producer_id
 from connect.kafka.security.connection_settings import ConnectionSettings
 from connect.runtime.herder.config_and_status_topics import ConfigStore, StatusStore
@@ -42,12 +42,8 @@ log = logging.getLogger(__name__)
 
 
 class AutoRestarts:
-    """Automatic restarts of one worker's connectors and tasks.
-
-    Args:
-        configs: Returns the config topic as read.
-        now_ms: Wall clock, in milliseconds since 1970.
-    """
+    """Automatic restarts of one worker's connectors and tasks. ``configs``: returns the config topic as read.
+    ``now_ms``: wall clock, in milliseconds since 1970."""
 
     def __init__(self, configs: Callable[[], ConfigLog], statuses: StatusLog, now_ms: Callable[[], int]) -> None:
         self._configs = configs
@@ -111,12 +107,9 @@ _Key = tuple[str, int | None]
 
 @dataclass(eq=False)
 class ZombieFence:
-    """Zombie fencing of connectors; concurrent requests for one connector share a round.
-
-    Args:
-        connection: Returns the connection to the target of a connector (name, raw config).
-        is_source: Whether a raw config is a source connector's.
-    """
+    """Zombie fencing of connectors; concurrent requests for one connector share a round. ``connection``: returns the
+    connection to the target of a connector (name, raw config). ``is_source``: whether a raw config is a source
+    connector's."""
 
     group_id: str
     core: Herder
@@ -161,14 +154,9 @@ class ZombieFence:
             done.exception()
 
     async def _round(self, name: str) -> None:
-        try:
-            async with asyncio.timeout(_TIMEOUT_S):
-                while not await self._counted(name):
-                    pass
-        except TimeoutError as error:
-            raise RetriableError(
-                f"connector {name}: its older tasks were not fenced within {_TIMEOUT_S:.0f} s"
-            ) from error
+        async with within(_TIMEOUT_S, f"connector {name}: its older tasks were not fenced"):
+            while not await self._counted(name):
+                pass
 
     async def _counted(self, name: str) -> bool:
         """Fence older tasks and store how many there are now; return False if both must be repeated."""
@@ -373,14 +361,10 @@ class EffectHandler:
         give_up_s = clock() + _FENCE_S
         while True:
             try:
-                async with asyncio.timeout(_FENCE_ANSWER_S):
+                async with within(_FENCE_ANSWER_S, f"connector {connector}: its older tasks were not fenced"):
                     return await self._fence_by_leader(connector)
             except (RetriableError, ElsewhereError, RequestConflict) as error:
-                refusal: Exception = error
-            except TimeoutError:
-                refusal = RetriableError(
-                    f"connector {connector}: its older tasks were not fenced within {_FENCE_ANSWER_S:g} s"
-                )
+                refusal = error
             if clock() > give_up_s:
                 raise refusal
             await backoff.after(refusal)

@@ -40,12 +40,8 @@ _JAVA_MEMBERS_S: Final = 20.0
 
 @dataclass(eq=False)
 class RuntimeHerder:
-    """Implements :class:`connect.core.herder_api.HerderApi`.
-
-    Args:
-        started: Returns once the worker has joined its group.
-        silent_s: Returns the time since the group's coordinator last answered.
-    """
+    """Implements :class:`connect.core.herder_api.HerderApi`. ``started``: returns once the worker has joined its group.
+    ``silent_s``: returns the time since the group's coordinator last answered."""
 
     core: Herder
     driver: HerderDriver

@@ -94,13 +94,9 @@ _Values = dict[str, ConfigValue]
 async def validate_connector(
     config: Config, plugins: Plugins, worker: WorkerConfig, transformer: ConfigTransformer
 ) -> ConfigInfos:
-    """Return all errors of a config by key; neither the result nor an exception contains a secret.
-
-    Raises:
-        BadRequest: The class is missing or unknown.
-        ConfigError: A provider cannot resolve a reference, or an override has the wrong type (500).
-        RetriableError, PermanentError: The connector's own validation failed.
-    """
+    """Return all errors of a config by key; neither the result nor an exception contains a secret. Raises BadRequest if
+    the class is missing or unknown, ConfigError if a provider cannot resolve a reference, or an override has the wrong
+    type (500), and RetriableError or PermanentError if the connector's own validation failed."""
     raw = {key: value for key, value in config.items() if value is not None}
     nulls = [key for key, value in config.items() if value is None]
     if _CLASS not in raw:

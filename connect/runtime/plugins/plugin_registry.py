@@ -313,7 +313,6 @@ class Plugins:
         return [key_info(each) for each in (*own.values(), *framework)]
 
     def names_of(self, kind: PluginKind) -> tuple[str, ...]:
-        """Return all classes of a kind."""
         return tuple(dict.fromkeys(each.name for each in self._all if each.kind is kind))
 
     def versions_of(self, kinds: Sequence[PluginKind], name: str) -> tuple[str, ...]:

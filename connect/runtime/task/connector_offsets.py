@@ -100,7 +100,6 @@ class OffsetTopic:
                 log.warning("offsets: %s; still waiting", error)
 
     def get(self, key: bytes) -> dict[str, Any] | None:
-        """Return the offset of a key."""
         return self._state.offsets.get(key)
 
     def of_connector(self, connector: str) -> dict[bytes, tuple[dict[str, Any], dict[str, Any]]]:
@@ -196,7 +195,6 @@ class ConnectorOffsets:
         return self.primary.topic
 
     async def offset(self, partition: Fields) -> Fields | None:
-        """Return the last stored offset of a source partition."""
         return (await self.offsets([partition]))[0]
 
     async def offsets(self, partitions: Sequence[Fields]) -> Sequence[Fields | None]:
@@ -288,7 +286,6 @@ class PendingOffsets:
         return values
 
     def flushed(self) -> None:
-        """Note that the flush succeeded."""
         self._flushing = None
 
     def cancel_flush(self) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -52,16 +52,6 @@ class Submitted:
     acked: bool = field(default=False, init=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Committable:
-    """Offsets that may be stored, by the key of their source partition. ``messages`` counts the records that they
-    cover, ``pending`` the records that cannot be committed yet."""
-
-    offsets: Mapping[bytes, Fields] = field(default_factory=dict)
-    messages: int = 0
-    pending: int = 0
-
-
 class SubmittedRecords:
     """Records in flight, by source partition in the order of submission."""
 
@@ -91,34 +81,27 @@ class SubmittedRecords:
             del self._queues[record.key]
         self.unacked -= 1
 
-    def committable(self) -> Committable:
-        """Remove and return what has become committable since the last call."""
+    def committable(self) -> dict[bytes, Fields]:
+        """Remove and return the offsets that have become committable since the last call, by partition."""
         offsets: dict[bytes, Fields] = {}
-        messages = pending = 0
         for key, queue in list(self._queues.items()):
             while queue and queue[0].acked:
                 offsets[key] = queue.popleft().offset
-                messages += 1
-            pending += len(queue)
             if not queue:
                 del self._queues[key]
-        return Committable(offsets, messages, pending)
+        return offsets
 
 
 @dataclass(eq=False)
 class AtLeastOnceDelivery:
-    """Implements :class:`connect.runtime.task.record_delivery.Delivery`.
-
-    Args:
-        flush_interval_ms: Time between two flushes of offsets.
-        flush_timeout_ms: Time limit of a flush, and of the wait for acknowledgements at the end.
-    """
+    """Implements :class:`connect.runtime.task.record_delivery.Delivery`. ``flush_interval_ms``: time between two
+    flushes of offsets. ``flush_timeout_ms``: time limit of a flush, and of the wait for acknowledgements at the end."""
 
     task: TaskId
     producer: record_delivery.RecordProducer
     offsets: ConnectorOffsets
     callbacks: record_delivery.TaskCallbacks
-    topics: record_delivery.TopicsInUse
+    topic_used: Callable[[str], None]
     errors: ErrorHandler
     counters: TaskCounters
     flush_interval_ms: int
@@ -221,7 +204,7 @@ class AtLeastOnceDelivery:
         self._progress.set()
         if error is None:
             self.counters.record_done(written=True)
-            self.topics.used(topic)
+            self.topic_used(topic)
         elif self._closed:
             return
         elif self.errors.tolerates_all and not isinstance(error, record_delivery.BatchRefused):
@@ -270,7 +253,7 @@ class AtLeastOnceDelivery:
         await self.callbacks.commit()
 
     async def _flush(self) -> bool:
-        for key, offset in self._submitted.committable().offsets.items():
+        for key, offset in self._submitted.committable().items():
             self._pending.put(key, offset)
         try:
             values = self._pending.begin_flush()
@@ -300,7 +283,7 @@ class ExactlyOnceDelivery:
     producer: record_delivery.RecordProducer
     offsets: ConnectorOffsets
     callbacks: record_delivery.TaskCallbacks
-    topics: record_delivery.TopicsInUse
+    topic_used: Callable[[str], None]
     boundaries: Boundaries
     counters: TaskCounters
     checks: ClaimChecks
@@ -384,7 +367,7 @@ class ExactlyOnceDelivery:
         self._settle(metadata, error)
         if error is None:
             self.counters.record_done(written=True)
-            self.topics.used(topic)
+            self.topic_used(topic)
             self._committable.append((record, metadata))
 
     def _settle(self, metadata: RecordMetadata | None, error: Exception | None) -> None:

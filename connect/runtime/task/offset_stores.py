@@ -66,13 +66,9 @@ class OffsetStores:
         self._followed: list[_Followed] = []
 
     async def open(self, connector: str, props: Mapping[str, str]) -> ConnectorOffsets:
-        """Open the offsets of a connector with resolved ``props``; the caller closes them.
-
-        Raises:
-            ConfigError: A setting is wrong, or the topic's cleanup policy is not just compact.
-            SecurityError: Authentication failed or authorization is missing.
-            RetriableError: The topic could not be created or read in time.
-        """
+        """Open the offsets of a connector with resolved ``props``; the caller closes them. Raises ConfigError if a
+        setting is wrong, or the topic's cleanup policy is not just compact, SecurityError if authentication failed or
+        authorization is missing, and RetriableError if the topic could not be created or read in time."""
         await open_stores(props)  # for all clients of the connector
         topic = self._own_topic(props)
         if topic is None:
@@ -161,7 +157,6 @@ class OffsetStores:
 
 
 async def _write_transaction(producer: RecordProducer, topic: str, values: Values) -> None:
-    """Write all ``values`` in one transaction."""
     outcomes: list[asyncio.Future[None]] = []
     await producer.begin()
     for key, value in values.items():

@@ -27,7 +27,6 @@ from connect.kafka.log.aiokafka_producer import cut_off, make_producer, retrieve
 from connect.kafka.threads import PluginThread
 from connect.runtime.plugins.plugin_errors import SecretMask, plugin_call
 from connect.runtime.task.client_configs import ProducerSettings
-from connect.runtime.task.task_control import WorkerListener
 
 log = logging.getLogger(__name__)
 
@@ -367,17 +366,3 @@ class TaskCallbacks:
                 await self.thread.call(self.task.commit)
         except Exception as error:
             log.error("task %s: its commit raised an error\n%s", self.task_id, self.secrets.trace(error))
-
-
-@dataclass(eq=False)
-class TopicsInUse:
-    """Reports topics to the listener with each record, because a user may reset the list at any time (KIP-558)."""
-
-    task: TaskId
-    listener: WorkerListener
-    tracked: bool
-
-    def used(self, topic: str) -> None:
-        """Note that ``topic`` acknowledged a record."""
-        if self.tracked:
-            self.listener.topic_used(topic, self.task)

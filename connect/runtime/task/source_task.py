@@ -23,7 +23,7 @@ from connect.runtime.plugins.plugin_errors import SecretMask, masked, plugin_cal
 from connect.runtime.task import task_control
 from connect.runtime.task.connector_offsets import ConnectorOffsets
 from connect.runtime.task.record_conversion import Conversion, LeftOut
-from connect.runtime.task.record_delivery import CLOSE_S, Delivery, TopicsInUse
+from connect.runtime.task.record_delivery import CLOSE_S, Delivery
 from connect.runtime.task.source_config import TopicCreation
 
 T = TypeVar("T")
@@ -134,17 +134,17 @@ class SourceWork:
         clock = asyncio.get_running_loop().time
         began_s = clock()
         records: Sequence[SourceRecord] | None = None
-        with control.ended_by_stop() as scope:
-            try:
-                async with scope:
-                    with plugin_call("its poll"):
-                        records = await self.context.thread.call(self.task.poll)
-            except TimeoutError:
-                if not scope.expired():
-                    raise
-            except RetriableError as error:
-                await self._polling.after(masked(error, self.secrets))
-                return None
+
+        async def poll() -> None:
+            nonlocal records
+            with plugin_call("its poll"):
+                records = await self.context.thread.call(self.task.poll)
+
+        try:
+            await control.unless_stopped(poll)
+        except RetriableError as error:
+            await self._polling.after(masked(error, self.secrets))
+            return None
         self._polling.over()
         took_s = clock() - began_s
         if records:
@@ -195,7 +195,7 @@ class EngineWork:
     offsets: ConnectorOffsets
     checks: task_control.ClaimChecks
     counters: task_control.TaskCounters
-    topics: TopicsInUse
+    topic_used: Callable[[str], None]
     _engine: EngineTask | None = field(default=None, init=False)
     _is_ended: bool = field(default=True, init=False)
 
@@ -238,7 +238,7 @@ class EngineWork:
         assert isinstance(engine, EngineTask)
         engine.initialize(self.context)
         engine.check_newest = self.checks.after
-        engine.meter, engine.topic_used = self.counters, self.topics.used
+        engine.meter, engine.topic_used = self.counters, self.topic_used
         return engine
 
     async def _run(self, engine: EngineTask, control: task_control.TaskControl) -> bool:

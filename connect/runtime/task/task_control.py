@@ -11,8 +11,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -55,7 +54,6 @@ class TaskControl:
             self.stop()
 
     def stop(self) -> None:
-        """Request a clean stop."""
         self.stopping.set()
         self._changed.set()
         if self._scope is not None and not self._scope.expired():
@@ -74,24 +72,17 @@ class TaskControl:
 
     async def unless_stopped(self, doing: Callable[[], Awaitable[None]]) -> bool:
         """Await ``doing``; return False if a stop interrupted it."""
-        with self.ended_by_stop() as scope:
-            try:
-                async with scope:
-                    await doing()
-            except TimeoutError:
-                if not scope.expired():
-                    raise
-                return False
-        return True
-
-    @contextmanager
-    def ended_by_stop(self) -> Iterator[asyncio.Timeout]:
-        """Provide a timeout scope for one wait, which a stop ends."""
-        self._scope = asyncio.timeout(0 if self.is_stopping else None)
+        scope = self._scope = asyncio.timeout(0 if self.is_stopping else None)
         try:
-            yield self._scope
+            async with scope:
+                await doing()
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            return False
         finally:
             self._scope = None
+        return True
 
 
 @dataclass(slots=True)
@@ -287,7 +278,6 @@ class Runner:
         return self._running
 
     def unfinished(self) -> list[asyncio.Task[None]]:
-        """Return its tasks that still run."""
         return [each for each in (self._running, self._leaving) if each is not None and not each.done()]
 
     def _reported(self, state: State) -> None:
@@ -315,4 +305,5 @@ class WorkerListener(Protocol):
         """Note that a connector has reached STARTED, or requests a reconfiguration of its tasks."""
 
     def topic_used(self, topic: str, task: TaskId) -> None:
-        """Note a task's record to a topic (KIP-558); called for every record or batch."""
+        """Note a task's record to a topic (KIP-558); called for every record or batch, because a user may reset the
+        list of topics at any time."""
