@@ -176,12 +176,10 @@ class SourceTask(ABC):
     @abstractmethod
     def poll(self) -> Awaitable[Sequence[SourceRecord] | None] | Sequence[SourceRecord] | None:
         """Return the next records, or None if there are none at the moment; wait briefly rather than return at once.
-
         After a :class:`~connect.core.errors.RetriableError` the worker polls again; any other error makes the task
         FAILED. When the task is to stop, the worker cancels a waiting poll. A plain function cannot be cancelled and
         delays the other methods, so it should return within about a second. Records returned after the request to stop
-        are dropped, and read again from the stored offset.
-        """
+        are dropped, and read again from the stored offset."""
 
     def commit(self) -> Awaitable[None] | None:
         """React to stored offsets: those of all records sent so far."""

@@ -128,8 +128,11 @@ class _Connector:
 
     config: Config
     applied: Config | None = None
-    task_count: int | None = None
+    task_count: int = 0
     tasks: Sequence[Config] = ()
+
+
+_ABSENT: Final = _Connector({})
 
 
 @dataclass(slots=True)
@@ -162,8 +165,7 @@ class ConfigLog:
 
     def applied_config(self, name: str) -> Config | None:
         """Return the raw config from which the current tasks were generated; None if there are no tasks yet."""
-        connector = self._connectors.get(name)
-        return None if connector is None else connector.applied
+        return self._connectors.get(name, _ABSENT).applied
 
     def target_state(self, name: str) -> TargetState:
         """Return the target state of a connector; STARTED if none was set."""
@@ -171,13 +173,11 @@ class ConfigLog:
 
     def task_count(self, name: str) -> int:
         """Return the number of tasks in the last commit, complete or not."""
-        connector = self._connectors.get(name)
-        return 0 if connector is None else connector.task_count or 0
+        return self._connectors.get(name, _ABSENT).task_count
 
     def task_ids(self, name: str) -> tuple[TaskId, ...]:
         """Return the tasks to run; empty while the connector is inconsistent."""
-        connector = self._connectors.get(name)
-        return () if connector is None else tuple(TaskId(name, task) for task in range(len(connector.tasks)))
+        return tuple(TaskId(name, task) for task in range(len(self.all_task_configs(name))))
 
     def task_config(self, task: TaskId) -> Config | None:
         """Return the raw config of a task of :meth:`task_ids`; None for any other task."""
@@ -186,8 +186,7 @@ class ConfigLog:
 
     def all_task_configs(self, name: str) -> Sequence[Config]:
         """Return the raw configs of :meth:`task_ids`, in the same order."""
-        connector = self._connectors.get(name)
-        return () if connector is None else connector.tasks
+        return self._connectors.get(name, _ABSENT).tasks
 
     def task_generation(self, name: str) -> int | None:
         """Return the index of the last complete set of task configs, from 0; None before the first."""

@@ -378,12 +378,8 @@ def signed(key: SessionKey, algorithm: str, body: bytes) -> Mapping[str, str]:
 
 
 def check(signature: Signature, key: SessionKey | None, algorithms: Sequence[str]) -> None:
-    """Check an internal request as Java's ``requestNotSignedProperly`` does, in its order.
-
-    Args:
-        signature: The request's headers and body.
-        key: The session key that was read last.
-        algorithms: ``inter.worker.verification.algorithms``.
+    """Check an internal request as Java's ``requestNotSignedProperly`` does, in its order. ``key`` is the session key
+    that was read last, ``algorithms`` is ``inter.worker.verification.algorithms``.
 
     Raises:
         BadRequest: A header is missing or malformed, or the algorithm is not allowed here.

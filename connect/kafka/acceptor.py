@@ -29,13 +29,9 @@ HANDSHAKE_S: Final = 10.0
 
 @dataclass(eq=False, slots=True)
 class Held:
-    """An accepted connection.
-
-    Args:
-        address: The client's, as :func:`network_of` returns it.
-        waits_since_s: Since when the server waits for the client, in monotonic time; None while it works itself.
-        abort: Closes the connection at once.
-    """
+    """An accepted connection. ``address``: the client's, as :func:`network_of` returns it. ``waits_since_s``: since
+    when the server waits for the client, in monotonic time; None while it works itself. ``abort``: closes the
+    connection at once."""
 
     address: str
     waits_since_s: float | None

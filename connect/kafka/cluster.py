@@ -92,15 +92,17 @@ class ClusterMetadata:
     topics: dict[str, TopicMetadata]
 
     def leader(self, topic: str, partition: int) -> int | None:
-        found = self.topics.get(topic)
-        at = found.partitions.get(partition) if found else None
+        at = self._partition(topic, partition)
         return at.leader if at and at.leader >= 0 else None
 
     def leader_epoch(self, topic: str, partition: int) -> int:
         """Return the epoch of that leader, so that requests reach no other leader; -1 if it is unknown."""
-        found = self.topics.get(topic)
-        at = found.partitions.get(partition) if found else None
+        at = self._partition(topic, partition)
         return at.leader_epoch if at else -1
+
+    def _partition(self, topic: str, partition: int) -> PartitionMetadata | None:
+        found = self.topics.get(topic)
+        return found.partitions.get(partition) if found else None
 
 
 class LeaderEpochs:

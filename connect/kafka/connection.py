@@ -21,7 +21,7 @@ from connect.kafka.concurrency import Scope
 from connect.kafka.framing_and_sasl import BrokerProtocol, OpeningConnection, Session, one_line, open_with_aiokafka
 from connect.kafka.security.connection_settings import ConnectionSettings, format_address
 
-DEFAULT_MAX_FRAME_BYTES: Final = 200 * 1024 * 1024
+_MOST_FRAME_BYTES: Final = 200 * 1024 * 1024
 _CLOSE_TIMEOUT_S: Final = 1.0
 #: How often a waiting request checks whether bytes move.
 _LOOK_S: Final = 1.0
@@ -85,15 +85,13 @@ class Connection:
         self._waiting: list[_Request] = []  # until a re-authentication ends
 
     @classmethod
-    async def open(
-        cls, settings: ConnectionSettings, host: str, port: int, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
-    ) -> Self:
+    async def open(cls, settings: ConnectionSettings, host: str, port: int) -> Self:
         """Connect, negotiate and authenticate. Raises ClusterUnreachable if no Kafka listener answers at ``host:port``
         in time, and SecurityError if TLS or SASL failed."""
         opened = await open_with_aiokafka(settings, host, port)
         writer, reader, versions = opened._writer, opened._reader, opened._versions
         transport: asyncio.WriteTransport = writer.transport
-        protocol = BrokerProtocol(format_address(host, port), transport, max_frame_bytes)
+        protocol = BrokerProtocol(format_address(host, port), transport, _MOST_FRAME_BYTES)
         # No await between here and feed(), so no byte can reach the old reader unnoticed.
         transport.set_protocol(protocol)
         transport.set_write_buffer_limits(high=_WRITE_HIGH_WATER_BYTES)

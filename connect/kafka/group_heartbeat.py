@@ -158,33 +158,27 @@ class _Beats:
         self._leases.post(self._heartbeat_loop.answered, self, took_s, (member, generation), code)
 
 
+@dataclass(eq=False)
 class HeartbeatLoop:
     """Heartbeats from ``start`` while ``membership`` has a generation, or until ``stop``. The lease runs from the time
     when an answered request was sent: the coordinator cannot have given the session less time. The lease thread sends
     heartbeats over its own connections, so they renew the lease even while the main loop is busy; everything else
     happens in the main loop."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        settings: requests.GroupSettings,
-        events: HeartbeatEvents,
-        membership: MembershipState,
-        meters: GroupMeters,
-        leases: LeaseLoop,
-    ) -> None:
-        self._cluster = cluster
-        self._coordinator = requests.Coordinator(cluster, settings)
-        self._settings = settings
-        self._events = events
-        self._membership = membership
-        self._meters = meters
-        self._leases = leases
-        self._name = f"heartbeats of {settings.client_id} in group {settings.group_id}"
-        self._beats: _Beats | None = None
-        self._renewed_s = float("-inf")
-        self._answered_s = float("-inf")
-        self._lease: asyncio.TimerHandle | None = None
+    _cluster: Cluster
+    _settings: requests.GroupSettings
+    _events: HeartbeatEvents
+    _membership: MembershipState
+    _meters: GroupMeters
+    _leases: LeaseLoop
+    _beats: _Beats | None = field(default=None, init=False)
+    _renewed_s: float = field(default=float("-inf"), init=False)
+    _answered_s: float = field(default=float("-inf"), init=False)
+    _lease: asyncio.TimerHandle | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._coordinator = requests.Coordinator(self._cluster, self._settings)
+        self._name = f"heartbeats of {self._settings.client_id} in group {self._settings.group_id}"
 
     @property
     def holds(self) -> bool:

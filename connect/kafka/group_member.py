@@ -98,16 +98,10 @@ class GroupMember:
 
     async def join(self, protocols: Sequence[tuple[str, bytes]]) -> Membership:
         """Take part in a round, the first one or another; return when it has ended, however long that takes, and with a
-        running lease.
-
-        ``protocols``: name and metadata of each supported protocol, preferred first. One call at a time. It may be
-        cancelled: a round that waits for this member then waits for the next ``join``, or for ``leave``.
-
-        Raises:
-            GroupRefused: the group or its coordinator rejects this member.
-            SecurityError: an ACL is missing, or no broker accepts this client.
-            LeftGroup: ``leave`` or ``close`` was called in the meantime.
-        """
+        running lease. ``protocols``: name and metadata of each supported protocol, preferred first. One call at a time.
+        It may be cancelled: a round that waits for this member then waits for the next ``join``, or for ``leave``.
+        Raises GroupRefused if the group or its coordinator rejects this member, SecurityError if an ACL is missing, or
+        no broker accepts this client, and LeftGroup if ``leave`` or ``close`` was called in the meantime."""
         if self._joining is not None:
             raise RuntimeError(f"{self._name}: join was called while another join is running")
         self._scope = Scope(self._name)

@@ -342,7 +342,7 @@ def _of_workers(workers: Sequence[DistributedWorker], now_ms: int) -> Iterator[M
 def _of_groups(workers: Sequence[DistributedWorker], now_ms: int) -> Iterator[Metric]:
     gauges = Families(f"{PREFIX}connect_coordinator_metrics_", _LABELS, _GROUP)
     for worker in workers:
-        gauges.add((worker.config.group_id,), worker.group_meters, now_ms)
+        gauges.add((worker.config.group_id,), worker.group.meters, now_ms)
     yield from gauges
 
 

@@ -37,13 +37,9 @@ def make_producer(
     check: Callable[[], None] = lambda: None,
     **arguments: Any,
 ) -> AIOKafkaProducer:
-    """Return a producer that is not started.
-
-    Args:
-        delivery_timeout_s: How long a record may wait for its leader.
-        check: Called each time before records are sent; an error prevents it and makes the producer unusable.
-        arguments: The library's.
-    """
+    """Return a producer that is not started. ``delivery_timeout_s``: how long a record may wait for its leader.
+    ``check``: called each time before records are sent; an error prevents it and makes the producer unusable.
+    ``arguments``: the library's."""
     producer = AIOKafkaProducer(**connection.aiokafka_arguments(), **arguments)
     producer.client.send = _Gate(producer.client, check)
     producer.client.bootstrap = partial(_bootstrap, producer.client, connection)

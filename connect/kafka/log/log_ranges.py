@@ -57,14 +57,14 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
     return found
 
 
-def coalesce_ranges(ranges: Iterable[Range], end: int, near: int = _NEAR) -> Iterator[list[Range]]:
+def coalesce_ranges(ranges: Iterable[Range], end: int) -> Iterator[list[Range]]:
     """Yield groups of the ascending ``ranges`` before ``end``. Ranges are in one group if reading on to the next is
-    cheaper than a new seek, because they are at most ``near`` apart."""
+    cheaper than a new seek, because they are at most :data:`_NEAR` apart."""
     some: list[Range] = []
     for first, behind in ranges:
         if first >= min(behind, end):
             continue
-        if some and first - some[-1][1] > near:
+        if some and first - some[-1][1] > _NEAR:
             yield some
             some = []
         some.append((first, min(behind, end)))

@@ -142,14 +142,10 @@ class TransactionalWriter:
         self, records: Iterable[OutRecord], may_commit: MayCommit | None = None, offsets: GroupOffsets | None = None
     ) -> bool:
         """Write all of ``records`` and commit ``offsets`` of groups with them; after an error, perhaps none. Return
-        False if ``may_commit`` forbids it.
-
-        ``may_commit`` is called when records and offsets are written but not committed, with the offset of the first
-        record in each partition. If it raises an error, the transaction is aborted.
-
-        After a RetriableError the outcome is unknown, so the same may be written again; it cannot overtake a later
-        write. Raises the errors of ``open``.
-        """
+        False if ``may_commit`` forbids it. ``may_commit`` is called when records and offsets are written but not
+        committed, with the offset of the first record in each partition. If it raises an error, the transaction is
+        aborted. After a RetriableError the outcome is unknown, so the same may be written again; it cannot overtake a
+        later write. Raises the errors of ``open``."""
         wanted = list(records)
         if not wanted:
             return True

@@ -150,10 +150,7 @@ async def alter(cluster: Cluster, wanted: Mapping[str, Mapping[str, str | None]]
     """Set configs of topics; a value of None resets the config to the cluster's default. Return by topic None or its
     error. Raises :class:`RetriableError` if no broker answers, ``UnsupportedVersion`` if brokers are older than 2.3."""
     outcomes: dict[str, HeliographError | None] = {}
-    resource, config = (
-        admin.IncrementalAlterConfigsRequest.AlterConfigsResource,
-        admin.IncrementalAlterConfigsRequest.AlterConfigsResource.AlterableConfig,
-    )
+    resource = admin.IncrementalAlterConfigsRequest.AlterConfigsResource
     for batch in batches(sorted(wanted)):
         request = admin.IncrementalAlterConfigsRequest(
             resources=[
@@ -161,7 +158,9 @@ async def alter(cluster: Cluster, wanted: Mapping[str, Mapping[str, str | None]]
                     resource_type=_TOPIC,
                     resource_name=topic,
                     configs=[
-                        config(name=key, config_operation=_DELETE if value is None else _SET, value=value)
+                        resource.AlterableConfig(
+                            name=key, config_operation=_DELETE if value is None else _SET, value=value
+                        )
                         for key, value in sorted(wanted[topic].items())
                     ],
                 )
@@ -252,9 +251,7 @@ class Admin:
         found = (await self._cluster.metadata(topics)).topics
         return {name: topic for name, topic in found.items() if not topic.error_code}
 
-    async def create_topics(
-        self, topics: Iterable[NewTopic], *, validate_only: bool = False
-    ) -> dict[str, HeliographError | None]:
+    async def create_topics(self, topics: Iterable[NewTopic]) -> dict[str, HeliographError | None]:
         """Create topics. Return by name None, TopicExists or another error."""
         creatable = admin.CreateTopicsRequest.CreatableTopic
         rows = [
@@ -269,7 +266,7 @@ class Admin:
         ]
         if not rows:
             return {}
-        request = admin.CreateTopicsRequest(topics=rows, timeout_ms=self._controller_ms, validate_only=validate_only)
+        request = admin.CreateTopicsRequest(topics=rows, timeout_ms=self._controller_ms, validate_only=False)
         return self._outcomes("create", "CREATE", await self._ask_controller(request))
 
     async def create_partitions(self, counts: Mapping[str, int]) -> dict[str, HeliographError | None]:

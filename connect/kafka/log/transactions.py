@@ -213,18 +213,13 @@ async def add_partitions(
         _ADD_PARTITIONS_AT_MOST,
     )
     # One bad partition fails all; the others report only that they were not attempted.
-    codes = [
-        (
-            row.partition_error_code == _OPERATION_NOT_ATTEMPTED,
-            result.name,
-            row.partition_index,
-            row.partition_error_code,
-        )
+    codes = {
+        (result.name, row.partition_index): row.partition_error_code
         for result in answer.results_by_topic_v3_and_below
         for row in result.results_by_partition
         if row.partition_error_code
-    ]
-    refused = frozenset((topic, index) for _, topic, index, code in codes if code == _TOPIC_AUTHORIZATION_FAILED)
+    }
+    refused = frozenset(partition for partition, code in codes.items() if code == _TOPIC_AUTHORIZATION_FAILED)
     if refused:
         topics_named = ", ".join(sorted({topic for topic, _ in refused}))
         raise TopicsRefused(
@@ -232,8 +227,8 @@ async def add_partitions(
             f"{error_name(_TOPIC_AUTHORIZATION_FAILED)}; grant WRITE on topic {topics_named}",
             refused,
         )
-    for _, topic, partition, code in sorted(codes):
-        check(cluster, transactional_id, "AddPartitionsToTxn", code, f"{topic}-{partition}")
+    for (topic, index), code in sorted(codes.items(), key=lambda one: (one[1] == _OPERATION_NOT_ATTEMPTED, one[0])):
+        check(cluster, transactional_id, "AddPartitionsToTxn", code, f"{topic}-{index}")
 
 
 async def add_after_markers(

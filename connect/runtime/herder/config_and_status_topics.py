@@ -73,7 +73,7 @@ class ConfigStore:
         self._on_record = on_record
         self._leader = leader
         self._writer: TransactionalWriter | None = None
-        self._log = CompactedLog(cluster, topic.name, self._read, on_reset, read_committed=read_committed)
+        self.followed = CompactedLog(cluster, topic.name, self._read, on_reset, read_committed=read_committed)
 
     async def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
         """Create or check the topic, read it to its end, and follow it from then on.
@@ -93,19 +93,15 @@ class ConfigStore:
                 "partitions; name another topic, or delete this one and let the worker create it",
                 "config.storage.topic",
             )
-        await self._log.start(timeout_s)
+        await self.followed.start(timeout_s)
 
     async def stop(self) -> None:
         self._writer = None
-        await self._log.stop()
-
-    async def ended(self) -> Exception | None:
-        """Wait until reading ends, and return why; None after :meth:`stop`."""
-        return await self._log.ended()
+        await self.followed.stop()
 
     async def read_to_end(self, timeout_s: float) -> None:
         """Return once all records now in the topic have been read. Raises RetriableError after ``timeout_s``."""
-        await self._log.read_to_end(timeout_s)
+        await self.followed.read_to_end(timeout_s)
 
     async def claim(self) -> None:
         """Become the topic's only transactional writer; do nothing if no writes are transactional.
@@ -146,7 +142,7 @@ class ConfigStore:
                             "did not answer this worker and another may lead. A part may have been written."
                         )
                     await self._append(step, as_leader)
-                    await self._log.read_to_end(_WRITE_TIMEOUT_S)
+                    await self.followed.read_to_end(_WRITE_TIMEOUT_S)
         except TimeoutError as error:
             raise RetriableError(
                 f"topic {self._topic.name} of cluster {self._cluster.name}: a change was not written and read back "
@@ -156,7 +152,7 @@ class ConfigStore:
     async def _append(self, step: Sequence[Record], as_leader: bool) -> None:
         records = [OutRecord(self._topic.name, key.encode(), value) for key, value in step]
         if not as_leader or self._leader is None:
-            await self._log.write(records, _WRITE_TIMEOUT_S)
+            await self.followed.write(records, _WRITE_TIMEOUT_S)
             return
         if self._writer is None:
             await self.claim()
@@ -194,7 +190,7 @@ class StatusStore:
         self.log = status_and_offset_topics.StatusLog()
         self._admin = admin
         self._topic = topic
-        self._followed = CompactedLog(cluster, topic.name, self._read, self._reset_log)
+        self.followed = CompactedLog(cluster, topic.name, self._read, self._reset_log)
         self._waiting: dict[str, _Waiting] = {}
         #: This worker's id in statuses.
         self._worker_id: str | None = None
@@ -216,7 +212,7 @@ class StatusStore:
         """
         topic = self._topic
         await ensure_compacted_topic(self._admin, topic, timeout_s=timeout_s)
-        await self._followed.start(timeout_s)
+        await self.followed.start(timeout_s)
         self._scope = Scope(f"statuses to {topic.name}")
         self._writing = self._scope.spawn(self._write_all(), f"statuses to {topic.name}")
         self._writing.add_done_callback(self._report)
@@ -228,15 +224,11 @@ class StatusStore:
                 log.warning("%d statuses were not written to %s before the stop", len(self._waiting), self._topic.name)
             await self._scope.close()
             self._writing = None
-        await self._followed.stop()
-
-    async def ended(self) -> Exception | None:
-        """Wait until reading ends, and return why; None after :meth:`stop`."""
-        return await self._followed.ended()
+        await self.followed.stop()
 
     async def read_to_end(self, timeout_s: float) -> None:
         """Return once ``log`` holds all that is now in the topic. Raises RetriableError after ``timeout_s``."""
-        await self._followed.read_to_end(timeout_s)
+        await self.followed.read_to_end(timeout_s)
 
     def put(self, work: str | TaskId, status: Status, *, safe: bool = False) -> None:
         """Queue the status of a connector, by name, or task; writes are retried until they succeed. ``safe``: not
@@ -303,7 +295,7 @@ class StatusStore:
             waiting.tried = True
         wanted = [waiting.record for key, waiting in batch.items() if key in self._waiting]
         try:
-            await self._followed.write([OutRecord(self._topic.name, key.encode(), value) for key, value in wanted])
+            await self.followed.write([OutRecord(self._topic.name, key.encode(), value) for key, value in wanted])
         except RetriableError as error:
             await self._backoff.after(error)
             return
@@ -323,7 +315,7 @@ class StatusStore:
     async def _catch_up(self) -> bool:
         """Read what others have written, which a worker that was frozen has not read yet. Return whether it worked."""
         try:
-            await self._followed.read_to_end(_CATCH_UP_TIMEOUT_S)
+            await self.followed.read_to_end(_CATCH_UP_TIMEOUT_S)
         except RetriableError as error:
             await self._backoff.after(error)
             return False

@@ -76,13 +76,11 @@ class Effects(Protocol):
 
 @dataclass(eq=False)
 class HerderDriver:
-    """One herder and what it works with. ``now_ms`` is a monotonic clock.
-
-    ``name`` is the prefix of log lines. ``last_grace_s`` is the time for work to end after the lease is lost; then the
-    session expires and other workers take over. ``prepare`` is awaited before the first join, and ``before_assigning``,
-    with the metadata of all members, before each assignment that this worker makes as leader: the assignment includes
-    what it writes to the config topic. The owner passes the parts that need the driver with :meth:`connect`.
-    """
+    """One herder and what it works with. ``now_ms`` is a monotonic clock. ``name`` is the prefix of log lines.
+    ``last_grace_s`` is the time for work to end after the lease is lost; then the session expires and other workers
+    take over. ``prepare`` is awaited before the first join, and ``before_assigning``, with the metadata of all members,
+    before each assignment that this worker makes as leader: the assignment includes what it writes to the config topic.
+    The owner passes the parts that need the driver with :meth:`connect`."""
 
     herder: Herder
     config: ConfigStore

@@ -239,13 +239,9 @@ class InternalRequests(Protocol):
 
 @dataclass(eq=False)
 class EffectHandler:
-    """The effects outside group and config topic, and the events of connectors and tasks.
-
-    Args:
-        worker_id: The author in statuses.
-        now_ms: Wall clock, in milliseconds since 1970.
-        changed: Called after every event of the herder.
-    """
+    """The effects outside group and config topic, and the events of connectors and tasks. ``worker_id``: the author in
+    statuses. ``now_ms``: wall clock, in milliseconds since 1970. ``changed``: called after every event of the
+    herder."""
 
     config: WorkerConfig
     core: Herder

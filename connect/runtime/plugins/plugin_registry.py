@@ -243,10 +243,8 @@ class Plugins:
         """Return a source connector. Raises SinkRefused for a sink connector; other errors as :meth:`find`."""
         try:
             found = self.find(CONNECTORS, name, version)
-        except VersionNotFound:
-            raise
-        except PluginNotFound:
-            if is_sink(name):
+        except PluginNotFound as error:
+            if is_sink(name) and not isinstance(error, VersionNotFound):
                 raise SinkRefused(name) from None
             raise
         if found.kind is PluginKind.SINK:

@@ -51,14 +51,9 @@ class _Together:
 
 
 class OffsetTopic:
-    """One topic of source offsets and its current content.
-
-    Args:
-        topic: The topic's name.
-        open_log: Creates the log. It passes each record to the first function, and calls the second one before it
-            passes all records again.
-        write: Appends records; by default the log does.
-    """
+    """One topic of source offsets and its current content. ``topic``: the topic's name. ``open_log``: creates the log.
+    It passes each record to the first function, and calls the second one before it passes all records again. ``write``:
+    appends records; by default the log does."""
 
     def __init__(
         self,
@@ -68,8 +63,8 @@ class OffsetTopic:
     ) -> None:
         self.topic = topic
         self._state = SourceOffsets()
-        self._log = open_log(self._apply, self._reset_log)
-        self._append = write or self._log.write
+        self.followed = open_log(self._apply, self._reset_log)
+        self._append = write or self.followed.write
         self._next: list[_Write] = []
         self._scope = Scope(f"offsets to {self.topic}")
         self._writing: asyncio.Task[None] | None = None
@@ -78,24 +73,20 @@ class OffsetTopic:
         """Read the topic and follow it; reads of offsets wait for its open transactions. A killed task may have left
         its transaction open. The task that replaces it aborts that soonest: it fences first and reads offsets then
         (Kafka's ``AbstractWorkerSourceTask``)."""
-        await self._log.start(timeout_s, committed_only=True)
-
-    async def ended(self) -> Exception | None:
-        """Wait until reading ends, and return why; None after :meth:`stop`."""
-        return await self._log.ended()
+        await self.followed.start(timeout_s, committed_only=True)
 
     async def stop(self) -> None:
         """Stop following; pending writes may or may not be written, and fail with an error that says so."""
         await self._scope.close()
         self._settle(self._next, self._stopped())
-        await self._log.stop()
+        await self.followed.stop()
 
     async def read_to_end(self, *, committed_only: bool = False) -> None:
         """Wait until everything written before the call is read. With ``committed_only`` do not wait for an open
         transaction, and skip it and what was written after it."""
         while True:
             try:
-                return await self._log.read_to_end(_READ_WAIT_S, committed_only=committed_only)
+                return await self.followed.read_to_end(_READ_WAIT_S, committed_only=committed_only)
             except RetriableError as error:
                 log.warning("offsets: %s; still waiting", error)
 
@@ -171,13 +162,9 @@ class OffsetTopic:
 
 @dataclass(eq=False)
 class ConnectorOffsets:
-    """The offsets of one connector; the ``offset_reader`` of the connector and its tasks.
-
-    Args:
-        primary: The topic that is written first and takes precedence when read.
-        secondary: The worker's topic, if the primary is another one.
-        release: Called when these offsets are closed.
-    """
+    """The offsets of one connector; the ``offset_reader`` of the connector and its tasks. ``primary``: the topic that
+    is written first and takes precedence when read. ``secondary``: the worker's topic, if the primary is another one.
+    ``release``: called when these offsets are closed."""
 
     connector: str
     primary: OffsetTopic

@@ -103,13 +103,11 @@ class Starts:
 
 @dataclass(slots=True)
 class TaskCounters:
-    """Counts since the task was created. ``last_error_ms`` is since the epoch (0: none yet).
-
-    ``polled``: records that the task returned. ``written``: records sent. ``active``: records polled, but not yet
-    written or skipped. ``failures``: failed attempts, ``errors``: failed records, ``skipped``: records skipped after
-    errors, ``retries``: retried attempts, ``logged``: logged errors. ``transaction_records``: the size of each
-    committed transaction. ``commits_well``: 1 for each successful commit, 0 for each failed one.
-    """
+    """Counts since the task was created. ``last_error_ms`` is since the epoch (0: none yet). ``polled``: records that
+    the task returned. ``written``: records sent. ``active``: records polled, but not yet written or skipped.
+    ``failures``: failed attempts, ``errors``: failed records, ``skipped``: records skipped after errors, ``retries``:
+    retried attempts, ``logged``: logged errors. ``transaction_records``: the size of each committed transaction.
+    ``commits_well``: 1 for each successful commit, 0 for each failed one."""
 
     polled: int = 0
     written: int = 0
@@ -214,13 +212,9 @@ Check = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class ClaimChecks:
-    """What a task awaits when it claims its transactional id; whatever it raises fails the task.
-
-    Args:
-        before: Zombie fencing, before the claim.
-        after: After the claim: is the task still ours?
-        is_stopping: Whether the task is stopping; then it claims nothing, because a successor may have.
-    """
+    """What a task awaits when it claims its transactional id; whatever it raises fails the task. ``before``: zombie
+    fencing, before the claim. ``after``: after the claim: is the task still ours? ``is_stopping``: whether the task is
+    stopping; then it claims nothing, because a successor may have."""
 
     before: Check | None
     after: Check | None
