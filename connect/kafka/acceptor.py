@@ -140,15 +140,13 @@ class Acceptor:
     async def _serve_one(self, connection: socket.socket, held: Held) -> None:
         try:
             await self._serve(connection, held)
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, asyncio.CancelledError) as error:
+            self._limits.leave(held)
+            connection.close()
+            if isinstance(error, asyncio.CancelledError):
+                raise
             # A client that left, or whose TLS handshake failed.
-            self._limits.leave(held)
-            connection.close()
             log.debug("%s: connection from %s failed: %s", self._scope.name, held.address, error)
-        except asyncio.CancelledError:
-            self._limits.leave(held)
-            connection.close()
-            raise
 
     async def close(self) -> None:
         """Stop accepting. Connections that are served go on."""

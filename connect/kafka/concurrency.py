@@ -13,7 +13,6 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from functools import partial
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from connect.core.errors import RetriableError
@@ -88,9 +87,7 @@ class Scope:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 

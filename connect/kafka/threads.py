@@ -18,7 +18,6 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 
 from connect.api.source import SourceTask
@@ -198,9 +197,7 @@ class PluginThread:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _in_thread(

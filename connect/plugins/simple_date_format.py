@@ -31,6 +31,7 @@ _HALVES: Final = ("AM", "PM")
 #: The first day and the numbers of weeks depend on the locale.
 _LOCAL: Final = frozenset("YwW")
 _NUMBER: Final = re.compile(r"-?[0-9]+")
+_QUOTED: Final = re.compile(r"'((?:[^']|'')*+)'")
 _ZONE: Final = re.compile(r"(?:UTC|GMT|Z)?(?:([+-])(\d{1,2}):?(\d{2})?)?", re.IGNORECASE)
 
 
@@ -140,18 +141,9 @@ def _quoted(pattern: str, at: int) -> tuple[str, int]:
     """Return the text from the quote at ``at`` to the next single quote, and the index after it; two quotes are one."""
     if pattern.startswith("''", at):
         return "'", at + 2
-    literal = ""
-    at += 1
-    while at < len(pattern):
-        if pattern.startswith("''", at):
-            literal += "'"
-            at += 2
-        elif pattern[at] == "'":
-            return literal, at + 1
-        else:
-            literal += pattern[at]
-            at += 1
-    raise BadPattern("Unterminated quote")
+    if (quoted := _QUOTED.match(pattern, at)) is None:
+        raise BadPattern("Unterminated quote")
+    return quoted[1].replace("''", "'"), quoted.end()
 
 
 def _padded(value: Callable[[datetime], int]) -> Callable[[datetime, int], str]:

@@ -15,6 +15,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from connect.core.errors import ConfigError
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -205,15 +206,16 @@ class Values(Mapping[str, Value]):
     def __len__(self) -> int:
         return len(self._values)
 
-    def string(self, name: str) -> str:
+    def _of_type(self, name: str, type_: type[T]) -> T:
         value = self._values[name]
-        assert isinstance(value, str), name
+        assert isinstance(value, type_), name
         return value
 
+    def string(self, name: str) -> str:
+        return self._of_type(name, str)
+
     def boolean(self, name: str) -> bool:
-        value = self._values[name]
-        assert isinstance(value, bool), name
-        return value
+        return self._of_type(name, bool)
 
     def integer(self, name: str) -> int:
         value = self._values[name]
@@ -221,9 +223,7 @@ class Values(Mapping[str, Value]):
         return value
 
     def strings(self, name: str) -> tuple[str, ...]:
-        value = self._values[name]
-        assert isinstance(value, tuple), name
-        return value
+        return self._of_type(name, tuple)
 
     def integer_or_null(self, name: str) -> int | None:
         return None if self._values[name] is None else self.integer(name)

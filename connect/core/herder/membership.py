@@ -145,7 +145,7 @@ def decode_metadata(data: bytes) -> WorkerMetadata:
     """Decode the metadata of a Java or Python member. Raises MalformedMembership if the bytes are not metadata."""
     reader = _MetadataReader(data)
     reader.version()
-    url, config_offset = reader.string(), reader.int64()
+    url, config_offset = reader.string(), reader.number(_INT64)
     allocation: Allocation | None = None
     if reader.has_more() and (held := reader.nullable_bytes()) is not None:
         allocation = decode_assignment(held).assigned
@@ -171,12 +171,12 @@ def decode_assignment(data: bytes) -> Assignment:
     """Decode the assignment of a Java or Python leader. Raises MalformedMembership if the bytes are not an
     assignment."""
     reader = _MetadataReader(data)
-    version, error = reader.version(), reader.int16()
+    version, error = reader.version(), reader.number(_INT16)
     leader, leader_url = reader.string(), reader.string()
-    config_offset = reader.int64()
+    config_offset = reader.number(_INT64)
     assigned = reader.work() if reader.has_more() else NOTHING
     revoked = reader.work() if reader.has_more() else NOTHING
-    delay_ms = reader.int32() if reader.has_more() else 0
+    delay_ms = reader.number(_INT32) if reader.has_more() else 0
     return Assignment(error, leader, leader_url, config_offset, assigned, revoked, delay_ms, version)
 
 
@@ -220,38 +220,29 @@ class _MetadataReader:
 
     def version(self) -> int:
         """Read the version. As in Java's ``checkVersionCompatibility``, later versions must begin like these."""
-        version = self.int16()
+        version = self.number(_INT16)
         if version < 0:
             raise MalformedMembership(f"group protocol of a member has the invalid version {version}")
         return version
 
-    def int16(self) -> int:
-        return self._number(_INT16)
-
-    def int32(self) -> int:
-        return self._number(_INT32)
-
     def int32s(self) -> tuple[int, ...]:
-        count = max(self.int32(), 0)
+        count = max(self.number(_INT32), 0)
         return struct.unpack(f">{count}i", self._take(count * _INT32.size))
-
-    def int64(self) -> int:
-        return self._number(_INT64)
 
     def string(self) -> str:
         try:
-            return self._take(self.int16()).decode()
+            return self._take(self.number(_INT16)).decode()
         except UnicodeDecodeError as error:
             raise MalformedMembership(f"a text in the group protocol of a member is not UTF-8: {error}") from error
 
     def nullable_bytes(self) -> bytes | None:
-        length = self.int32()
+        length = self.number(_INT32)
         return None if length < 0 else self._take(length)
 
     def work(self) -> Allocation:
         connectors: list[str] = []
         tasks: list[TaskId] = []
-        for _ in range(self.int32()):  # -1, for null, is an empty range
+        for _ in range(self.number(_INT32)):  # -1, for null, is an empty range
             connector = self.string()
             numbers = self.int32s()
             if _CONNECTOR in numbers:
@@ -267,7 +258,7 @@ class _MetadataReader:
         version, lease_ms = _TAIL.unpack_from(rest, len(_TAIL_MAGIC))
         return int(lease_ms) if version >= _TAIL_VERSION else None
 
-    def _number(self, form: struct.Struct) -> int:
+    def number(self, form: struct.Struct) -> int:
         number: int
         try:
             (number,) = form.unpack_from(self._data, self._at)

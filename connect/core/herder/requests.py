@@ -27,7 +27,7 @@ def accept(s: HerderState, request: events.Request) -> None:
         s.reply(request.id, error=shutting_down())
     elif len(s.requests) >= _MOST_WAITING:
         s.reply(request.id, error=RetriableError("the worker has too many queued requests; try again later"))
-    elif s.mode is not HerderMode.LOADING and _needs_no_leader(request):
+    elif s.mode is not HerderMode.LOADING and _needs_no_leader(request.operation):
         run(s, request)
     else:
         s.requests[request.id] = request
@@ -54,8 +54,7 @@ def shutting_down() -> RetriableError:
     return RetriableError("Worker is shutting down")
 
 
-def _needs_no_leader(request: events.Request) -> bool:
-    operation = request.operation
+def _needs_no_leader(operation: events.HerderOperation) -> bool:
     if isinstance(operation, events.SetTargetState):
         return operation.state is not TargetState.STOPPED
     return isinstance(operation, events.SetLogger)

@@ -85,23 +85,19 @@ class CompactedLog:
         self._writing = asyncio.Lock()
         self._scope = Scope(self._where)
         self._tail: asyncio.Task[None] | None = None
-        self._failure: Exception | None = None
+        #: Why reading has ended: an ACL is missing, a record is damaged, or ``on_record`` has raised this error.
+        #: Retriable errors do not end it.
+        self.failure: Exception | None = None
         self._identity: _Identity | None = None
         self._positions: dict[int, int] = {}  # by partition: the offset after the last record passed on
         self._readings = 0
         self._consumer: AIOKafkaConsumer | None = None
 
-    @property
-    def failure(self) -> Exception | None:
-        """Why reading has ended: an ACL is missing, a record is damaged, or ``on_record`` has raised this error.
-        Retriable errors do not end it."""
-        return self._failure
-
     async def ended(self) -> Exception | None:
         """Wait until reading has ended, and return ``failure``; None after ``stop``."""
         if self._tail is not None:
             await asyncio.wait({self._tail})
-        return self._failure
+        return self.failure
 
     async def start(self, timeout_s: float = 60.0, *, committed_only: bool = False) -> None:
         """Read to the end as ``read_to_end``, then follow. The topic must exist. On an error, which is one of
@@ -181,7 +177,7 @@ class CompactedLog:
             except (RetriableError, OSError) as error:
                 await waiting.after(error)
             except Exception as error:
-                self._failure = error
+                self.failure = error
                 return
 
     async def _read(self, waiting: Backoff) -> None:
@@ -275,8 +271,8 @@ class CompactedLog:
     async def _reach(self, ends: dict[int, int]) -> None:
         readings, pauses = self._readings, Pauses(_WATCH_FIRST_S, _WATCH_LAST_S)
         while True:
-            if self._failure is not None:
-                raise _as_heliograph(self._where, self._failure)
+            if self.failure is not None:
+                raise _as_heliograph(self._where, self.failure)
             await self._note_positions()
             if self._readings != readings:
                 raise _ReadAgain

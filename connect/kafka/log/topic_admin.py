@@ -242,10 +242,6 @@ class Admin:
     def name(self) -> str:
         return self._cluster.name
 
-    async def list_topics(self) -> list[str]:
-        """Return the names of all topics that this client may see."""
-        return sorted((await self._cluster.metadata(None)).topics)
-
     async def describe_topics(self, topics: Collection[str]) -> dict[str, TopicMetadata]:
         """Return the metadata of each topic that exists."""
         found = (await self._cluster.metadata(topics)).topics

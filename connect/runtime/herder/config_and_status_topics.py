@@ -226,10 +226,6 @@ class StatusStore:
             self._writing = None
         await self.followed.stop()
 
-    async def read_to_end(self, timeout_s: float) -> None:
-        """Return once ``log`` holds all that is now in the topic. Raises RetriableError after ``timeout_s``."""
-        await self.followed.read_to_end(timeout_s)
-
     def put(self, work: str | TaskId, status: Status, *, safe: bool = False) -> None:
         """Queue the status of a connector, by name, or task; writes are retried until they succeed. ``safe``: not
         written if a worker with a newer generation has written another status. This also applies to each retry of a

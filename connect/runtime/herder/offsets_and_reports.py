@@ -16,7 +16,7 @@ from connect.core.config.worker_config import WorkerConfig
 from connect.core.config_topic import ConfigLog
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
 from connect.core.herder_api import BadRequest, NotFound, SourceOffset
-from connect.core.model import State, TargetState, TaskId
+from connect.core.model import State, Status, TargetState
 from connect.core.status_and_offset_topics import StatusLog, in_java_order
 from connect.kafka.concurrency import within
 from connect.kafka.threads import PluginThread
@@ -179,14 +179,13 @@ class Reports:
         return ConnectorReport(state.value, status.trace or "")
 
     def _tasks(self, name: str) -> list[TaskReport]:
-        snapshot = self.snapshot()
-        return [self._task(task, snapshot.task_config(task) or {}) for task in snapshot.task_ids(name)]
-
-    def _task(self, task: TaskId, config: Mapping[str, str]) -> TaskReport:
-        status = self.statuses.status(task)
-        if status is None:
-            return TaskReport(task.task, State.UNASSIGNED.value, "", config)
-        return TaskReport(task.task, status.state.value, status.worker_id, config, status.trace or "")
+        snapshot, unassigned = self.snapshot(), Status(State.UNASSIGNED, "", -1)
+        reports = []
+        for task in snapshot.task_ids(name):
+            status = self.statuses.status(task) or unassigned
+            config = snapshot.task_config(task) or {}
+            reports.append(TaskReport(task.task, status.state.value, status.worker_id, config, status.trace or ""))
+        return reports
 
 
 async def _reported(name: str, connector: SourceConnector, *asked: Any) -> Mapping[str, Any] | None:

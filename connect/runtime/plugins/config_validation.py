@@ -7,7 +7,7 @@ key by key against the worker's policy.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -153,8 +153,12 @@ async def _outcome(
     given = {**props, **dict.fromkeys(nulls)}
     framework = enrich(_with_plugins(connector_settings.SOURCE_CONNECTOR, name, props, plugins, worker), given, plugins)
     values = framework.validate(given)
-    _check_exactly_once(values, props, connector, worker)
-    _check_boundaries(values, props, connector)
+    for key, wanted, errors in (
+        ("exactly.once.support", "required", _exactly_once_errors(props, connector, worker)),
+        ("transaction.boundary", "connector", _boundary_errors(props, connector)),
+    ):
+        if not values[key].errors and str(values[key].value).lower() == wanted:
+            values[key] = values[key].with_error(*errors)
     own = _with_versions_shown(plugin.config_def, props, plugins)
     async with PluginThread(f"validation of {name}") as thread:
         own_values = await thread.call(connector.validate, props, own.validate(given))
@@ -255,45 +259,35 @@ def _range(name: str, value: Value) -> None:
         raise InvalidValue(str(error)) from None
 
 
-def _check_exactly_once(values: _Values, props: _Props, connector: SourceConnector, worker: WorkerConfig) -> None:
+def _exactly_once_errors(props: _Props, connector: SourceConnector, worker: WorkerConfig) -> Iterator[str]:
     """Check as Kafka's ``DistributedHerder.validateSourceConnectorExactlyOnceSupport``."""
-    key = "exactly.once.support"
-    found = values[key]
-    if found.errors or str(found.value).lower() != "required":
-        return
-    errors: list[str] = []
     if not worker.exactly_once_enabled:
-        errors.append("This worker does not have exactly-once source support enabled.")
+        yield "This worker does not have exactly-once source support enabled."
     match _answer(lambda: connector.exactly_once_support(props)):
         case ExactlyOnceSupport.SUPPORTED:
             pass
         case ExactlyOnceSupport.UNSUPPORTED:
-            errors.append("The connector does not support exactly-once semantics with the provided configuration.")
+            yield "The connector does not support exactly-once semantics with the provided configuration."
         case str(failure):
-            errors.append(failure)
+            yield failure
         case _:
-            errors.append(
+            yield (
                 "The connector does not implement the API required for preflight validation of exactly-once source "
                 "support. Please consult the documentation for the connector to determine whether it supports "
                 'exactly-once semantics, and then consider reconfiguring the connector to use the value "requested" '
                 "for this property (which will disable this preflight check and allow the connector to be created)."
             )
-    values[key] = found.with_error(*errors)
 
 
-def _check_boundaries(values: _Values, props: _Props, connector: SourceConnector) -> None:
+def _boundary_errors(props: _Props, connector: SourceConnector) -> Iterator[str]:
     """Check as Kafka's ``DistributedHerder.validateSourceConnectorTransactionBoundary``."""
-    key = "transaction.boundary"
-    found = values[key]
-    if found.errors or str(found.value).lower() != "connector":
-        return
     match _answer(lambda: connector.can_define_transaction_boundaries(props)):
         case TransactionBoundaries.SUPPORTED:
             pass
         case str(failure):
-            values[key] = found.with_error(failure)
+            yield failure
         case _:
-            values[key] = found.with_error(
+            yield (
                 "The connector does not support connector-defined transaction boundaries with the given "
                 "configuration. Please reconfigure it to use a different transaction boundary definition."
             )

@@ -177,10 +177,6 @@ class ConnectorOffsets:
         self._scope = Scope(f"offsets of {self.connector}")
         self._catching_up: asyncio.Task[None] | None = None
 
-    @property
-    def primary_topic(self) -> str:
-        return self.primary.topic
-
     async def offset(self, partition: Fields) -> Fields | None:
         return (await self.offsets([partition]))[0]
 

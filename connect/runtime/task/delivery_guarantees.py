@@ -311,7 +311,7 @@ class ExactlyOnceDelivery:
         """Do nothing: a failed record fails the commit of its transaction."""
 
     async def send(self, record: SourceRecord, outgoing: record_delivery.OutgoingRecord) -> None:
-        if outgoing.topic == self.offsets.primary_topic:
+        if outgoing.topic == self.offsets.primary.topic:
             # The task could not read its offsets again: the read waits for the transaction, which waits for the task.
             raise PermanentError(
                 "Source tasks may not produce to their own offsets topics when exactly-once support is enabled"

@@ -1,11 +1,7 @@
 """Defines how a worker controls a running task, measures it, and is notified of its events.
 
-* Requests of a worker to a task: pause, resume, stop.
-* Metrics of a task (Kafka's ``WorkerTask`` and source metrics). Times are in milliseconds of ``clock``; rates, maxima
-  and means cover a window of about a minute.
-* The protocol of a task's run, polled or with its own engine.
-* Facts that are collected while a connector or a task is created.
-* The listener that receives the events of a worker's connectors and tasks.
+The metrics are Kafka's ``WorkerTask`` and source metrics. Times are in milliseconds of ``clock``; rates, maxima and
+means cover a window of about a minute.
 """
 
 from __future__ import annotations
