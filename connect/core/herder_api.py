@@ -379,13 +379,9 @@ def signed(key: SessionKey, algorithm: str, body: bytes) -> Mapping[str, str]:
 
 def check(signature: Signature, key: SessionKey | None, algorithms: Sequence[str]) -> None:
     """Check an internal request as Java's ``requestNotSignedProperly`` does, in its order. ``key`` is the session key
-    that was read last, ``algorithms`` is ``inter.worker.verification.algorithms``.
-
-    Raises:
-        BadRequest: A header is missing or malformed, or the algorithm is not allowed here.
-        NotReady: No key has been read yet.
-        Forbidden: The signature is invalid.
-    """
+    that was read last, ``algorithms`` is ``inter.worker.verification.algorithms``. Raises BadRequest if a header is
+    missing or malformed, or the algorithm is not allowed here, NotReady if no key has been read yet, and Forbidden if
+    the signature is invalid."""
     if signature.signature is None or signature.algorithm is None:
         raise BadRequest(UNSIGNED)
     if not is_known(signature.algorithm):

@@ -328,14 +328,10 @@ class Cluster:
             self._coordinators.pop((kind, key), None)
 
     async def find_coordinator(self, key: str, kind: CoordinatorKind, *, timeout_ms: int | None = None) -> int:
-        """Return the id of the broker that coordinates a group or transactional id.
-
-        ``timeout_ms``: limit for the broker that is asked; None means the limit of every lookup.
-
-        Raises:
-            RetriableError: there is no coordinator yet; a cluster's first request makes it create its topic.
-            NotAuthorized: DESCRIBE on the group or transactional id is missing.
-        """
+        """Return the id of the broker that coordinates a group or transactional id. ``timeout_ms``: limit for the
+        broker that is asked; None means the limit of every lookup. Raises RetriableError if there is no coordinator
+        yet, because a cluster's first request makes it create its topic, and NotAuthorized if DESCRIBE on the group or
+        transactional id is missing."""
         connection = await self.any_connection()
         request = FindCoordinatorRequest(key_type=_KEY_TYPES[kind])
         version = connection.version_of(request)

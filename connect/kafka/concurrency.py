@@ -263,6 +263,16 @@ async def within(timeout_s: float, missed: str) -> AsyncIterator[None]:
         raise RetriableError(f"{missed} within {timeout_s:g} s") from error
 
 
+def settle(future: asyncio.Future[T], result: T, error: BaseException | None) -> None:
+    """Complete a future with an error, or else with a result, unless it is done."""
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
 def wall_ms() -> int:
     """Return the milliseconds since 1970."""
     return time.time_ns() // 1_000_000

@@ -156,11 +156,8 @@ class Connection:
 
     async def answer(self, sent: asyncio.Future[memoryview], what: str, timeout_s: float) -> memoryview:
         """Wait for the response to a request of ``send`` as long as bytes move, because a slow link is not a dead one.
-
-        Raises:
-            ConnectionLost: retry on another connection.
-            RequestTimedOut: no byte moved for ``timeout_s``.
-        """
+        Raises ConnectionLost, after which another connection may answer, and RequestTimedOut if no byte moved for
+        ``timeout_s``."""
         began_s = asyncio.get_running_loop().time()
         try:
             while not sent.done():
@@ -217,16 +214,10 @@ class Connection:
     async def call(
         self, request: Any, version: int | None = None, *, at_most: int | None = None, timeout_ms: int | None = None
     ) -> Any:
-        """Send a request of kafka.protocol and return its decoded response.
-
-        Args:
-            version: exactly this version; None means the highest that both sides support, up to ``at_most``.
-            timeout_ms: how long to wait while no byte moves; None means the connection's ``request.timeout.ms``.
-
-        Raises:
-            ConnectionLost, RequestTimedOut: retry on another connection.
-            UnsupportedVersion: see ``version_of``.
-        """
+        """Send a request of kafka.protocol and return its decoded response. ``version``: exactly this one; None means
+        the highest that both sides support, up to ``at_most``. ``timeout_ms``: how long to wait while no byte moves;
+        None means the connection's ``request.timeout.ms``. Raises ConnectionLost or RequestTimedOut, after which
+        another connection may answer, and UnsupportedVersion as ``version_of``."""
         if version is None:
             version = self.version_of(request, at_most)
         body = request.encode(version=version)

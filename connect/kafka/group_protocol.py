@@ -117,13 +117,9 @@ def leave(settings: GroupSettings, member: str, reason: str) -> LeaveGroupReques
 
 
 def check(settings: GroupSettings, where: str, api: str, code: int) -> None:
-    """Raise the error for the code of a group response, if it is one.
-
-    Raises:
-        GroupRefused, NotAuthorized: permanent errors.
-        RoundOver: the round has ended, possibly with a change to this membership.
-        RetriableError: the coordinator is moving, loading or unavailable.
-    """
+    """Raise the error for the code of a group response, if it is one: GroupRefused or NotAuthorized for a permanent
+    error, RoundOver if the round has ended, possibly with a change to this membership, RetriableError if the
+    coordinator is moving, loading or unavailable."""
     if not code:
         return
     what = f"{where}: {api} of group {settings.group_id}: {error_name(code)}"

@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from typing import Any, Final, Protocol, Self, TypeVar
 
 from connect.api.source import SourceTask
-from connect.kafka.concurrency import Scope, is_set_within
+from connect.kafka.concurrency import Scope, is_set_within, settle
 
 T = TypeVar("T")
 
@@ -226,7 +226,7 @@ class PluginThread:
             except BaseException as raised:
                 error = raised
             with contextlib.suppress(RuntimeError):  # the loop is closed, so no caller waits
-                loop.call_soon_threadsafe(_settle, call.outcome, found, error)
+                loop.call_soon_threadsafe(settle, call.outcome, found, error)
 
     def _answer(self, asked: Coroutine[Any, Any, T], answer: Future[T]) -> None:
         def done(task: asyncio.Task[T]) -> None:
@@ -241,12 +241,3 @@ class PluginThread:
             self._scope.spawn(asked, f"asked by {self._name}").add_done_callback(done)
         except RuntimeError as error:
             answer.set_exception(error)
-
-
-def _settle(outcome: asyncio.Future[Any], found: Any, error: BaseException | None) -> None:
-    if outcome.done():
-        return
-    if error is not None:
-        outcome.set_exception(error)
-    else:
-        outcome.set_result(found)

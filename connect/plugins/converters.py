@@ -13,6 +13,7 @@ import codecs
 import math
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, ClassVar, Final
@@ -20,18 +21,7 @@ from typing import Any, ClassVar, Final
 from connect.api.connector import Props
 from connect.api.convert import Converter, DataError, HeaderConverter
 from connect.api.source import Schema
-from connect.core.config.config_def import (
-    REQUIRED,
-    ConfigDef,
-    Importance,
-    OneOf,
-    Setting,
-    Type,
-    Width,
-    flag,
-    integer,
-    text,
-)
+from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, OneOf, Width, flag, integer, text
 from connect.core.errors import ConfigError
 from connect.core.jackson import float32_text, json_text, string_text, to_float32
 from connect.plugins.java_values import (
@@ -83,12 +73,8 @@ class StringConverter(ConverterOfBoth):
     _encoding = "utf-8"
 
     CONFIG_DEF = CONVERTER | ConfigDef.of(
-        Setting(
-            "converter.encoding",
-            Type.STRING,
-            "UTF-8",
-            "Character set in which strings are encoded.",
-            importance=Importance.HIGH,
+        replace(
+            text("converter.encoding", "UTF-8", "Character set in which strings are encoded.", Importance.HIGH),
             width=Width.MEDIUM,
             display_name="Encoding",
         )

@@ -99,12 +99,8 @@ class ConnectorRunner(Runner):
         self._leaving = self._scope.spawn(self._close(), f"connector {self.name}, abandoned")
 
     async def task_configs(self, present: Sequence[Props]) -> tuple[Instance, Sequence[Props]]:
-        """Ask the connector for its task configs; ``present`` are the current ones.
-
-        Raises:
-            NotRunning: It is not started, or is stopped meanwhile.
-            Exception: Whatever the connector raises, with secrets masked.
-        """
+        """Ask the connector for its task configs; ``present`` are the current ones. Raises NotRunning if it is not
+        started or is stopped meanwhile, and whatever the connector raises, with secrets masked."""
         instance = self._instance
         if instance is None or self._phase is not Phase.STARTED:
             raise NotRunning(f"Connector {self.name} is not running and cannot configure its tasks")

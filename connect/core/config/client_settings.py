@@ -230,18 +230,16 @@ def make_policy(
     ConfigError if there is no such policy."""
     if name in others:
         return others[name]
-    match name.removeprefix(_JAVA).removesuffix(_SUFFIX):
-        case "All":
-            return OverridePolicy("All", lambda key: True)
-        case "None":
-            return OverridePolicy("None", lambda key: False)
-        case "Principal":
-            return OverridePolicy("Principal", _PRINCIPAL.__contains__)
-        case "Allowlist":
-            return OverridePolicy("Allowlist", frozenset(allowlist).__contains__)
-    raise ConfigError(
-        f"{_KEY} is '{name}'; it can be {', '.join(('All', 'None', 'Principal', 'Allowlist', *others))}", _KEY
-    )
+    policies: dict[str, Callable[[str], bool]] = {
+        "All": lambda key: True,
+        "None": lambda key: False,
+        "Principal": _PRINCIPAL.__contains__,
+        "Allowlist": frozenset(allowlist).__contains__,
+    }
+    short = name.removeprefix(_JAVA).removesuffix(_SUFFIX)
+    if short not in policies:
+        raise ConfigError(f"{_KEY} is '{name}'; it can be {', '.join((*policies, *others))}", _KEY)
+    return OverridePolicy(short, policies[short])
 
 
 BOOTSTRAP_SERVERS: Final = "bootstrap.servers"

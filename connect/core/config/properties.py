@@ -141,16 +141,9 @@ class Resolved(str):
 
 
 class ConfigTransformer:
-    """A resolver of references to the declared config providers.
-
-    Args:
-        props: Properties with ``config.providers`` and ``config.providers.*``.
-        others: Further classes of providers by name.
-        trusted: Connector configs that have the same owner as ``props``.
-
-    Raises:
-        ConfigError: The class of a provider is missing, unknown or not allowed, or a parameter is invalid.
-    """
+    """A resolver of references to the config providers that ``props`` declare. ``others``: further classes of providers
+    by name. ``trusted``: connector configs that have the same owner as ``props``. Raises ConfigError if the class of a
+    provider is missing, unknown or not allowed, or a parameter is invalid."""
 
     def __init__(
         self,
@@ -182,12 +175,9 @@ class ConfigTransformer:
                 self._of_environment.add(name)
 
     def transform(self, props: Mapping[str, str]) -> dict[str, str]:
-        """Return ``props`` with references resolved. Each path of a provider is read once.
-
-        Raises:
-            ConfigError: A provider cannot resolve a reference; it names the key with the reference.
-            NotAllowed: ``props``, such as a connector config, declares other providers than this transformer.
-        """
+        """Return ``props`` with references resolved. Each path of a provider is read once. Raises ConfigError if a
+        provider cannot resolve a reference, naming the key with the reference, and NotAllowed if ``props``, such as a
+        connector config, declares other providers than this transformer."""
         own = _declarations(props).items() - self._declared.items()
         if own:
             key = min(own)[0]

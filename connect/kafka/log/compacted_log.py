@@ -111,15 +111,10 @@ class CompactedLog:
             raise
 
     async def read_to_end(self, timeout_s: float = 60.0, *, committed_only: bool = False) -> None:
-        """Return when every record appended before the call was passed on.
-
-        The end includes all appended records, so with ``read_committed`` this waits for open transactions: no record
-        that they commit is missed. With ``committed_only`` the first open transaction is the end.
-
-        Raises:
-            RetriableError: the end was not reached within ``timeout_s``.
-            HeliographError: ``failure``, or an error of the cluster.
-        """
+        """Return when every record appended before the call was passed on. The end includes all appended records, so
+        with ``read_committed`` this waits for open transactions: no record that they commit is missed. With
+        ``committed_only`` the first open transaction is the end. Raises RetriableError if the end was not reached
+        within ``timeout_s``, ``failure``, or an error of the cluster."""
         waiting = self._backoff()
         reason = ""
         try:
@@ -139,15 +134,11 @@ class CompactedLog:
             ) from error
 
     async def write(self, records: Iterable[OutRecord], timeout_s: float = 30.0) -> None:
-        """Append records (acks=all), those of a partition in order and after those of earlier calls.
-
-        Retries while leaders move or do not answer. Then records may be duplicated, in order. ``records`` is iterated
-        again at each attempt, and may have become fewer.
-
-        Raises:
-            SecurityError: an ACL is missing; the message names it.
-            RetriableError: not done within ``timeout_s``; some records may be written. Write the same records again.
-        """
+        """Append records (acks=all), those of a partition in order and after those of earlier calls. Retries while
+        leaders move or do not answer. Then records may be duplicated, in order. ``records`` is iterated again at each
+        attempt, and may have become fewer. Raises SecurityError if an ACL is missing, which the message names. After a
+        RetriableError, which means not within ``timeout_s``, some records may be written; write the same records
+        again."""
         waiting, reason = self._backoff("writing"), "no answer"
         try:
             async with asyncio.timeout(timeout_s), self._writing:

@@ -297,15 +297,10 @@ def reading(cluster: Cluster, topic: str) -> Iterator[None]:
 async def ensure_compacted_topic(admin: Admin, topic: NewTopic, *, timeout_s: float = 60.0) -> None:
     """Create ``topic`` as compacted if it is missing, and reject one that loses records by age or size. If a cluster
     rejects its ``configs``, create the topic without those of CLEANED_SOON; what a user chose is never left out.
-
     Retries while brokers are missing or do not answer (as Kafka's ``TopicAdmin``), until ``timeout_s`` has passed in
-    all. If this client may not create or describe the topic, it is assumed to exist and to be right.
-
-    Raises:
-        ConfigError: the topic's ``cleanup.policy`` is not just ``compact``.
-        SecurityError: the cluster rejects this client.
-        RetriableError, PermanentError: the topic could not be created.
-    """
+    all. If this client may not create or describe the topic, it is assumed to exist and to be right. Raises ConfigError
+    if the topic's ``cleanup.policy`` is not just ``compact``, SecurityError if the cluster rejects this client, and
+    RetriableError or PermanentError if the topic could not be created."""
     clock = asyncio.get_running_loop().time
     until_s = clock() + timeout_s
     whole = replace(topic, configs={**topic.configs, _CLEANUP_POLICY: _COMPACT})

@@ -113,13 +113,9 @@ class TransactionalWriter:
         self._lock = asyncio.Lock()
 
     async def open(self) -> None:
-        """Claim the transactional id and abort what its last writer left open.
-
-        Raises:
-            Superseded: this writer had claimed it before, and another one has taken it over.
-            SecurityError: an ACL is missing; the message names it.
-            RetriableError: the cluster did not answer in time.
-        """
+        """Claim the transactional id and abort what its last writer left open. Raises Superseded if this writer had
+        claimed it before and another one has taken it over, SecurityError if an ACL is missing, which the message
+        names, and RetriableError if the cluster did not answer in time."""
         async with self._lock:
             await self._claim()
 
@@ -218,12 +214,8 @@ class PlainWriter:
         self._known: dict[frozenset[str], tuple[ClusterMetadata, float]] = {}
 
     async def write(self, records: Iterable[OutRecord]) -> None:
-        """Write ``records``, those of a partition in order.
-
-        Raises:
-            SecurityError: an ACL is missing; the message names it.
-            RetriableError: some records may be written; write the same records again.
-        """
+        """Write ``records``, those of a partition in order. Raises SecurityError if an ACL is missing, which the
+        message names. After a RetriableError some records may be written; write the same records again."""
         wanted = list(records)
         if wanted:
             async with self._lock:

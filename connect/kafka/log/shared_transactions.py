@@ -67,11 +67,8 @@ class SharedTransactions:
 
     async def open(self) -> None:
         """Claim the id: this fences its previous owner and aborts the owner's open transaction before it returns.
-
-        Raises:
-            TransactionalIdRefused: an ACL is missing; the message names it.
-            RetriableError: the cluster did not answer in time.
-        """
+        Raises TransactionalIdRefused if an ACL is missing, which the message names, and RetriableError if the cluster
+        did not answer in time."""
         self.version = await _transaction_version(self._cluster)
         claimed = await transactions.init_producer_id(
             self._cluster, self.transactional_id, transaction_timeout_ms=self._transaction_timeout_ms
@@ -107,13 +104,9 @@ class SharedTransactions:
         self._added.update(wanted)
 
     async def write(self, records: Iterable[OutRecord]) -> None:
-        """Write ``records`` into the open transaction, or into a new one, and commit it.
-
-        Raises:
-            Superseded: another process has taken the id over.
-            SecurityError: an ACL is missing; the message names it.
-            RetriableError: it is unknown whether the transaction was committed.
-        """
+        """Write ``records`` into the open transaction, or into a new one, and commit it. Raises Superseded if another
+        process has taken the id over, SecurityError if an ACL is missing, which the message names, and RetriableError
+        if it is unknown whether the transaction was committed."""
         wanted = list(records)
         what = f"cluster {self._cluster.name}: a transaction of {self.transactional_id}"
         async with within(self._timeout_s, f"{what} was not committed"):

@@ -170,16 +170,9 @@ def format_address(host: str, port: int) -> str:
 
 
 def connection_settings(properties: Mapping[str, str], *, client_id: str, where: str) -> ConnectionSettings:
-    """Return the settings in a Java client's properties; reads key stores.
-
-    Args:
-        properties: Keys of a Java client, such as ``bootstrap.servers``; others are ignored.
-        client_id: The client id; the caller handles ``client.id`` in ``properties``.
-        where: The owner of the settings for messages, such as ``cluster us``.
-
-    Raises:
-        ConfigError: A key is missing, invalid or contradicts another, or the library for a mechanism is missing.
-    """
+    """Return the settings in the keys of a Java client, others are ignored; reads key stores. The caller handles
+    ``client.id`` in ``properties``. ``where`` is the owner of the settings for messages, such as ``cluster us``. Raises
+    ConfigError if a key is missing, invalid or contradicts another, or the library for a mechanism is missing."""
     # Java trims every value, passwords included.
     plain = {key: trim(str(value)) for key, value in properties.items()}
     made = _settings(plain, client_id, where, lambda: _tls(properties, where))

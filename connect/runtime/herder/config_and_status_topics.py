@@ -76,13 +76,9 @@ class ConfigStore:
         self.followed = CompactedLog(cluster, topic.name, self._read, on_reset, read_committed=read_committed)
 
     async def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Create or check the topic, read it to its end, and follow it from then on.
-
-        Raises:
-            ConfigError: The topic is not compacted, or has several partitions.
-            SecurityError: Authorization is missing; the message names it.
-            RetriableError: The cluster did not answer in time.
-        """
+        """Create or check the topic, read it to its end, and follow it from then on. Raises ConfigError if the topic is
+        not compacted or has several partitions, SecurityError if authorization is missing, and RetriableError if the
+        cluster did not answer in time."""
         topic = self._topic
         await ensure_compacted_topic(self._admin, replace(topic, partitions=1), timeout_s=timeout_s)
         partitions = await partition_count(self._cluster, topic.name, timeout_s=timeout_s)
@@ -104,12 +100,9 @@ class ConfigStore:
         await self.followed.read_to_end(timeout_s)
 
     async def claim(self) -> None:
-        """Become the topic's only transactional writer; do nothing if no writes are transactional.
-
-        Raises:
-            SecurityError: Authorization for the transactional id is missing; the message names it.
-            RetriableError: The cluster did not answer in time.
-        """
+        """Become the topic's only transactional writer; do nothing if no writes are transactional. Raises SecurityError
+        if authorization for the transactional id is missing, and RetriableError if the cluster did not answer in
+        time."""
         if self._leader is None:
             return
         # A new writer each time, because a fenced writer cannot be used when this worker leads again.
@@ -203,13 +196,9 @@ class StatusStore:
         self._backoff = Backoff(log, f"writing to {topic.name}", _RETRY_FIRST_MS, _RETRY_LAST_MS)
 
     async def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Create or check the topic, read it to its end, follow it, and write queued statuses.
-
-        Raises:
-            ConfigError: The topic is not compacted.
-            SecurityError: Authorization is missing; the message names it.
-            RetriableError: The cluster did not answer in time.
-        """
+        """Create or check the topic, read it to its end, follow it, and write queued statuses. Raises ConfigError if
+        the topic is not compacted, SecurityError if authorization is missing, and RetriableError if the cluster did not
+        answer in time."""
         topic = self._topic
         await ensure_compacted_topic(self._admin, topic, timeout_s=timeout_s)
         await self.followed.start(timeout_s)

@@ -20,7 +20,7 @@ from connect.core.herder import events
 from connect.core.herder.events import Effect, Event, HerderOperation
 from connect.core.herder.herder import Herder
 from connect.core.model import State, TaskId
-from connect.kafka.concurrency import Scope, in_turns, is_set_within
+from connect.kafka.concurrency import Scope, in_turns, is_set_within, settle
 from connect.kafka.group_member import GroupMember
 from connect.runtime.herder.config_and_status_topics import ConfigStore
 from connect.runtime.herder.rebalance_stages import Rebalances, Stages
@@ -237,7 +237,8 @@ class HerderDriver:
             case events.Say(level, line):
                 log.log(_LEVELS[level], "%s: %s", self.name, line)
             case events.Reply(request, value, error):
-                self._reply(request, value, error)
+                if (future := self._requests.get(request)) is not None:
+                    settle(future, value, error)
             case events.ReadConfig(token, timeout_ms):
                 self._begin(self._read_config(token, timeout_ms), f"read config {token}")
             case events.WriteConfig():
@@ -315,15 +316,6 @@ class HerderDriver:
                 future.set_exception(RetriableError("Worker is shutting down"))
                 # Marks the exception as retrieved, in case nothing awaits it.
                 future.exception()
-
-    def _reply(self, request: int, value: Any, error: Exception | None) -> None:
-        future = self._requests.get(request)
-        if future is None or future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(value)
 
     # -- long operations -------------------------------------------------------------------------------
 

@@ -121,14 +121,9 @@ class ZombieFence:
     _rounds: dict[_Key, asyncio.Task[None]] = field(default_factory=dict, init=False)
 
     async def fence(self, name: str) -> None:
-        """Return once no older task of the connector can write.
-
-        Raises:
-            NotLeader: Another worker leads.
-            NotFound, BadRequest: There is no such connector, or it is not a source connector.
-            RequestConflict: Its tasks were reconfigured meanwhile.
-            RetriableError: It took too long, or the cluster did not answer.
-        """
+        """Return once no older task of the connector can write. Raises NotLeader if another worker leads, NotFound or
+        BadRequest if there is no such source connector, RequestConflict if its tasks were reconfigured meanwhile, and
+        RetriableError if it took too long, or the cluster did not answer."""
         # As an event, because a follower may send a request before this worker knows that it leads.
         await self.driver.request(events.CheckFence(name))
         config = self.core.snapshot.connector_config(name)

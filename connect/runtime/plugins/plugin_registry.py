@@ -213,18 +213,10 @@ class Plugins:
         return name if name in self._names else self._aliases.get(name)
 
     def find(self, kinds: Sequence[PluginKind], name: str, version: str | None = None) -> PluginDescription:
-        """Return the newest plugin of that name and one of these kinds.
-
-        Args:
-            kinds: One kind, or both kinds of connectors.
-            name: Full or short.
-            version: A range such as ``[1.0,2.0)``; a bare version matches only itself, None any.
-
-        Raises:
-            PluginNotFound: There is none.
-            VersionNotFound: None of its versions is in the range.
-            InvalidRange: The range is malformed.
-        """
+        """Return the newest plugin with a full or short name and one of ``kinds``: one kind, or both kinds of
+        connectors. ``version`` is a range such as ``[1.0,2.0)``; a bare version matches only itself, None any. Raises
+        PluginNotFound if there is none, VersionNotFound if none of its versions is in the range, and InvalidRange for a
+        malformed range."""
         wanted = None if version is None else parse_range(version)
         full_name = self.full_name(name.strip())
         found = [each for each in self._all if each.name == full_name and each.kind in kinds]

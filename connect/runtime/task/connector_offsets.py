@@ -18,7 +18,7 @@ from connect.api.source import Fields
 from connect.core import status_and_offset_topics
 from connect.core.errors import PermanentError, RetriableError, SecurityError
 from connect.core.status_and_offset_topics import SourceOffsets
-from connect.kafka.concurrency import Scope
+from connect.kafka.concurrency import Scope, settle
 from connect.kafka.log.compacted_log import CompactedLog
 from connect.kafka.log.compacted_topic import LogRecord, pass_over
 from connect.kafka.log.producer import OutRecord
@@ -139,14 +139,9 @@ class OffsetTopic:
     @staticmethod
     def _settle(writes: Iterable[_Write], error: Exception | None) -> None:
         for each in writes:
-            if each.written.done():
-                continue
-            if error is None:
-                each.written.set_result(None)
-            else:
-                each.written.set_exception(error)
-                # Marks the exception as retrieved, in case nothing awaits it.
-                each.written.exception()
+            settle(each.written, None, error)
+            if not each.written.cancelled():
+                each.written.exception()  # marks it as retrieved, in case nothing awaits it
 
     def _stopped(self) -> RetriableError:
         return RetriableError(f"topic {self.topic} was closed: the offsets may or may not have been written")

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from connect.api.source import RecordMetadata
 from connect.core.config.worker_config import WorkerConfig
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import settle
 from connect.kafka.log.compacted_log import CompactedLog
 from connect.kafka.log.compacted_topic import LogRecord, ensure_compacted_topic
 from connect.kafka.log.producer import PlainWriter
@@ -157,20 +158,11 @@ class OffsetStores:
 
 
 async def _write_transaction(producer: RecordProducer, topic: str, values: Values) -> None:
-    outcomes: list[asyncio.Future[None]] = []
+    outcomes: list[asyncio.Future[RecordMetadata | None]] = []
     await producer.begin()
     for key, value in values.items():
-        outcome = asyncio.get_running_loop().create_future()
+        outcome: asyncio.Future[RecordMetadata | None] = asyncio.get_running_loop().create_future()
         outcomes.append(outcome)
-        await producer.send(OutgoingRecord(topic, key, value), partial(_report, outcome))
+        await producer.send(OutgoingRecord(topic, key, value), partial(settle, outcome))
     await asyncio.gather(*outcomes)
     await producer.end(commit=True)
-
-
-def _report(outcome: asyncio.Future[None], metadata: RecordMetadata | None, error: Exception | None) -> None:
-    if outcome.done():
-        return
-    if error is None:
-        outcome.set_result(None)
-    else:
-        outcome.set_exception(error)

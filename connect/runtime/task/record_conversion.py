@@ -94,13 +94,9 @@ class ErrorHandler:
         return self.settings.tolerates_all
 
     async def attempt(self, stage: Stage, doing: object, record: SourceRecord, operation: Callable[[], T]) -> T:
-        """Run ``operation`` of the plugin ``doing`` for ``record``, with retries; return its result.
-
-        Raises:
-            LeftOut: It failed, and errors are tolerated.
-            ToleranceExceeded: It failed, and errors are not tolerated.
-            Interrupted: The task stops before a retry.
-        """
+        """Run ``operation`` of the plugin ``doing`` for ``record``, with retries; return its result. Raises LeftOut if
+        it failed and errors are tolerated, ToleranceExceeded if they are not, and Interrupted if the task stops before
+        a retry."""
         clock = asyncio.get_running_loop().time
         timeout_ms = self.settings.retry_timeout_ms
         give_up_s = clock() + timeout_ms / 1000 if timeout_ms >= 0 else float("inf")

@@ -101,12 +101,9 @@ class RecordProducer:
 
     async def send(self, record: OutgoingRecord, done: Done) -> None:
         """Send a record, after waiting for space and metadata; ``done`` receives the outcome. It is called before this
-        returns if the record is refused for its size, its topic, or missing authorization to write there.
-
-        Raises:
-            RetriableError: The record was not accepted; a retry may succeed.
-            PermanentError: This producer accepts no more records, or the topic has no such partition.
-        """
+        returns if the record is refused for its size, its topic, or missing authorization to write there. Raises
+        RetriableError if the record was not accepted and a retry may succeed, and PermanentError if this producer
+        accepts no more records, or the topic has no such partition."""
         producer = self._started()
         try:
             self._check_topic(record.topic)
@@ -218,7 +215,8 @@ class RecordProducer:
             return
         error = outcome.exception()
         if error is None:
-            done(_metadata(outcome.result()), None)
+            sent: Acknowledged | None = outcome.result()
+            done(sent and RecordMetadata(sent.topic, sent.partition, sent.offset, sent.timestamp), None)
         elif isinstance(error, aiokafka.errors.KafkaError):
             done(None, self._of_batch(error, record) or self._translated(error, record))
         else:
@@ -287,12 +285,6 @@ def _size(record: OutgoingRecord) -> int:
     """Return the bytes of a record's content, slightly less than it takes in a batch."""
     headers = sum(len(name) + len(value or b"") for name, value in record.headers)
     return len(record.key or b"") + len(record.value or b"") + headers
-
-
-def _metadata(acknowledged: Acknowledged | None) -> RecordMetadata | None:
-    if acknowledged is None:
-        return None
-    return RecordMetadata(acknowledged.topic, acknowledged.partition, acknowledged.offset, acknowledged.timestamp)
 
 
 #: Time for the producer to send its records when a task ends, as in Kafka.
