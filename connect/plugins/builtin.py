@@ -15,7 +15,6 @@ from connect.plugins import (
     file_source,
     headers_routers_predicates,
 )
-from connect.plugins.transform_fields import of_key_and_value
 
 _PACKAGE: Final = "org.apache.kafka.connect."
 _CONVERTERS: Final[dict[str, type[Plugin]]] = {
@@ -33,31 +32,33 @@ _HEADER_CONVERTERS: Final[dict[str, type[Plugin]]] = {
     **_CONVERTERS,
     "storage.SimpleHeaderConverter": converters.SimpleHeaderConverter,
 }
-#: Each has a class for keys and one for values.
-_OF_KEY_OR_VALUE: Final = (
-    cast_and_timestamp_transforms.Cast,
-    field_and_schema_transforms.ExtractField,
-    field_and_schema_transforms.Flatten,
-    headers_routers_predicates.HeaderFrom,
-    field_and_schema_transforms.HoistField,
-    field_and_schema_transforms.InsertField,
-    field_and_schema_transforms.MaskField,
-    field_and_schema_transforms.ReplaceField,
-    field_and_schema_transforms.SetSchemaMetadata,
-    cast_and_timestamp_transforms.TimestampConverter,
-)
 _TRANSFORMATIONS: Final[dict[str, type[Plugin]]] = {
+    "transforms.Cast$Key": cast_and_timestamp_transforms.CastKey,
+    "transforms.Cast$Value": cast_and_timestamp_transforms.CastValue,
     "transforms.DropHeaders": headers_routers_predicates.DropHeaders,
+    "transforms.ExtractField$Key": field_and_schema_transforms.ExtractFieldKey,
+    "transforms.ExtractField$Value": field_and_schema_transforms.ExtractFieldValue,
     "transforms.Filter": field_and_schema_transforms.Filter,
+    "transforms.Flatten$Key": field_and_schema_transforms.FlattenKey,
+    "transforms.Flatten$Value": field_and_schema_transforms.FlattenValue,
+    "transforms.HeaderFrom$Key": headers_routers_predicates.HeaderFromKey,
+    "transforms.HeaderFrom$Value": headers_routers_predicates.HeaderFromValue,
+    "transforms.HoistField$Key": field_and_schema_transforms.HoistFieldKey,
+    "transforms.HoistField$Value": field_and_schema_transforms.HoistFieldValue,
+    "transforms.InsertField$Key": field_and_schema_transforms.InsertFieldKey,
+    "transforms.InsertField$Value": field_and_schema_transforms.InsertFieldValue,
     "transforms.InsertHeader": headers_routers_predicates.InsertHeader,
+    "transforms.MaskField$Key": field_and_schema_transforms.MaskFieldKey,
+    "transforms.MaskField$Value": field_and_schema_transforms.MaskFieldValue,
     "transforms.RegexRouter": headers_routers_predicates.RegexRouter,
+    "transforms.ReplaceField$Key": field_and_schema_transforms.ReplaceFieldKey,
+    "transforms.ReplaceField$Value": field_and_schema_transforms.ReplaceFieldValue,
+    "transforms.SetSchemaMetadata$Key": field_and_schema_transforms.SetSchemaMetadataKey,
+    "transforms.SetSchemaMetadata$Value": field_and_schema_transforms.SetSchemaMetadataValue,
+    "transforms.TimestampConverter$Key": cast_and_timestamp_transforms.TimestampConverterKey,
+    "transforms.TimestampConverter$Value": cast_and_timestamp_transforms.TimestampConverterValue,
     "transforms.TimestampRouter": headers_routers_predicates.TimestampRouter,
     "transforms.ValueToKey": field_and_schema_transforms.ValueToKey,
-    **{
-        f"transforms.{each.__name__}${part}": of_part
-        for each in _OF_KEY_OR_VALUE
-        for part, of_part in zip(("Key", "Value"), of_key_and_value(each), strict=True)
-    },
 }
 _PREDICATES: Final[dict[str, type[Plugin]]] = {
     "transforms.predicates.HasHeaderKey": headers_routers_predicates.HasHeaderKey,

@@ -130,6 +130,9 @@ class Cast(transform_fields.FieldTransformation):
         return self.changed(record, schema and replace(schema, fields=tuple(schemas.items())), updated)
 
 
+CastKey, CastValue = transform_fields.of_key_and_value(Cast)
+
+
 def cast(value: Any, schema: Schema | None, type_: str) -> Any:
     """Cast ``value`` to another type, with overflow and truncation as in Java's casts. Raises DataError if the value
     cannot be cast to this type."""
@@ -314,6 +317,9 @@ class TimestampConverter(transform_fields.FieldTransformation):
                 return EPOCH + (date - EPOCH) % _DAY
             case _:
                 return date
+
+
+TimestampConverterKey, TimestampConverterValue = transform_fields.of_key_and_value(TimestampConverter)
 
 
 def _kind(value: Any, schema: Schema | None) -> str:

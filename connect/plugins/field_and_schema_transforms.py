@@ -65,6 +65,9 @@ class ExtractField(transform_fields.FieldTransformation):
         return self.changed(record, new_schema, None if fields is None else self._path.value_in(schema, fields))
 
 
+ExtractFieldKey, ExtractFieldValue = transform_fields.of_key_and_value(ExtractField)
+
+
 class HoistField(transform_fields.FieldTransformation):
     """``org.apache.kafka.connect.transforms.HoistField``: wraps the key or value in a field."""
 
@@ -79,6 +82,9 @@ class HoistField(transform_fields.FieldTransformation):
         schema = self.schema_of(record)
         new_schema = None if schema is None else Schema("struct", fields=((self._field, schema),))
         return self.changed(record, new_schema, {self._field: self.value_of(record)})
+
+
+HoistFieldKey, HoistFieldValue = transform_fields.of_key_and_value(HoistField)
 
 
 @valid("list of colon-delimited pairs, e.g. foo:bar,abc:xyz")
@@ -126,6 +132,9 @@ class ReplaceField(transform_fields.FieldTransformation):
 
     def _renamed(self, name: str) -> str:
         return self._renames.get(name, name)
+
+
+ReplaceFieldKey, ReplaceFieldValue = transform_fields.of_key_and_value(ReplaceField)
 
 
 class ValueToKey(Transformation):
@@ -209,6 +218,9 @@ class Flatten(transform_fields.FieldTransformation):
         return f"{prefix}{self._delimiter}{name}" if prefix else name
 
 
+FlattenKey, FlattenValue = transform_fields.of_key_and_value(Flatten)
+
+
 class Filter(Transformation):
     """``org.apache.kafka.connect.transforms.Filter``: drops all records that its predicate selects."""
 
@@ -289,6 +301,9 @@ class InsertField(transform_fields.FieldTransformation):
         return self.changed(record, schema and replace(schema, fields=tuple(fields)), updated)
 
 
+InsertFieldKey, InsertFieldValue = transform_fields.of_key_and_value(InsertField)
+
+
 #: The masks of values by Java class.
 _MASKS: Final[Mapping[str, Callable[[], Any]]] = {
     "java.lang.Boolean": lambda: False,
@@ -340,6 +355,9 @@ class MaskField(transform_fields.FieldTransformation):
         return mask()
 
 
+MaskFieldKey, MaskFieldValue = transform_fields.of_key_and_value(MaskField)
+
+
 def _replaced(value: Any, schema: Schema | None, replacement: str) -> Any:
     if isinstance(value, str):
         return replacement
@@ -386,3 +404,6 @@ class SetSchemaMetadata(transform_fields.FieldTransformation):
         name = schema.name if self._name is None else self._name
         version = schema.version if self._version is None else self._version
         return self.changed(record, replace(schema, name=name, version=version), value)
+
+
+SetSchemaMetadataKey, SetSchemaMetadataValue = transform_fields.of_key_and_value(SetSchemaMetadata)

@@ -37,6 +37,7 @@ from connect.plugins.transform_fields import (
     field_schema,
     java_regex,
     non_empty_list,
+    of_key_and_value,
     require_fields,
 )
 
@@ -98,6 +99,9 @@ class HeaderFrom(FieldTransformation):
             kept = tuple((name, each) for name, each in schema.fields if name not in self._fields)
             schema = replace(schema, fields=kept)
         return self.changed(record, schema, left)
+
+
+HeaderFromKey, HeaderFromValue = of_key_and_value(HeaderFrom)
 
 
 @valid("non-null string")

@@ -11,11 +11,13 @@ import pytest
 from connect.api.convert import DataError
 from connect.api.source import OPTIONAL_STRING, STRING, Schema, SourceRecord
 from connect.core.errors import ConfigError
-from connect.plugins.cast_and_timestamp_transforms import TimestampConverter
+from connect.plugins.cast_and_timestamp_transforms import (
+    TimestampConverter,
+    TimestampConverterKey,
+    TimestampConverterValue,
+)
 from connect.plugins.java_values import DATE, TIME, TIMESTAMP
-from connect.plugins.transform_fields import of_key_and_value
 
-TimestampConverterKey, _ = of_key_and_value(TimestampConverter)
 FORMAT = "yyyy MM dd HH mm ss SSS z"
 MOMENT = datetime(1970, 1, 2, 0, 0, 1, 234000, UTC)
 TEXT = "1970 01 02 00 00 01 234 UTC"
@@ -24,7 +26,7 @@ INT64 = Schema("int64")
 
 
 def converter(**settings: str) -> TimestampConverter:
-    made = TimestampConverter()
+    made = TimestampConverterValue()
     made.configure({key.replace("_", "."): value for key, value in settings.items()})
     return made
 

@@ -11,25 +11,25 @@ import pytest
 from connect.api.convert import DataError, Transformation
 from connect.api.source import OPTIONAL_STRING, STRING, Header, Schema, SourceRecord
 from connect.core.errors import ConfigError
-from connect.plugins.cast_and_timestamp_transforms import Cast
+from connect.plugins.cast_and_timestamp_transforms import CastKey, CastValue
 from connect.plugins.field_and_schema_transforms import (
-    ExtractField,
+    ExtractFieldKey,
+    ExtractFieldValue,
     Filter,
-    Flatten,
-    HoistField,
-    InsertField,
-    MaskField,
-    ReplaceField,
-    SetSchemaMetadata,
+    FlattenValue,
+    HoistFieldKey,
+    HoistFieldValue,
+    InsertFieldKey,
+    InsertFieldValue,
+    MaskFieldValue,
+    ReplaceFieldValue,
+    SetSchemaMetadataKey,
+    SetSchemaMetadataValue,
     ValueToKey,
 )
-from connect.plugins.headers_routers_predicates import HeaderFrom, InsertHeader, RegexRouter, TimestampRouter
+from connect.plugins.headers_routers_predicates import HeaderFromValue, InsertHeader, RegexRouter, TimestampRouter
 from connect.plugins.java_values import TIMESTAMP
-from connect.plugins.transform_fields import of_key_and_value
 
-CastKey, ExtractFieldKey, HoistFieldKey, InsertFieldKey, SetSchemaMetadataKey = (
-    of_key_and_value(each)[0] for each in (Cast, ExtractField, HoistField, InsertField, SetSchemaMetadata)
-)
 INT32 = Schema("int32")
 
 
@@ -54,7 +54,7 @@ def struct(**fields: Schema) -> Schema:
 
 class TestCast:
     def test_fields_without_a_schema(self) -> None:
-        cast = made(Cast(), spec="a:int8,b:int32, c : boolean,d:float64,e:string,f:int64,missing:int8")
+        cast = made(CastValue(), spec="a:int8,b:int32, c : boolean,d:float64,e:string,f:int64,missing:int8")
         value = {"a": 300, "b": 2.9, "c": 0, "d": True, "e": 1e10, "f": "42", "other": "x"}
         assert applied(cast, record(value)).value == {
             "a": 44,
@@ -69,9 +69,9 @@ class TestCast:
 
     def test_fields_with_a_schema(self) -> None:
         schema = struct(a=INT32, b=Schema("int64", optional=True), c=STRING)
-        assert applied(made(Cast(), spec="a:int8"), record(None)) == record(None)
+        assert applied(made(CastValue(), spec="a:int8"), record(None)) == record(None)
         after = applied(
-            made(Cast(), spec="a:string,b:int16,missing:int8"), record({"a": 1, "b": 65537, "c": "x"}, schema)
+            made(CastValue(), spec="a:string,b:int16,missing:int8"), record({"a": 1, "b": 65537, "c": "x"}, schema)
         )
         assert after.value == {"a": "1", "b": 1, "c": "x"}
         assert after.value_schema == struct(a=STRING, b=Schema("int16", optional=True), c=STRING)
@@ -113,7 +113,7 @@ class TestCast:
     )
     def test_what_cannot_be_cast(self, type_: str, value: Any, words: str) -> None:
         with pytest.raises(DataError, match=words):
-            made(Cast(), spec=type_).apply(record(value))
+            made(CastValue(), spec=type_).apply(record(value))
 
     @pytest.mark.parametrize(
         ("spec", "words"),
@@ -127,67 +127,67 @@ class TestCast:
     )
     def test_specs_that_are_refused(self, spec: str, words: str) -> None:
         with pytest.raises(ConfigError, match=words):
-            made(Cast(), spec=spec)
-        assert any(words in error for error in Cast.config_def().validate({"spec": spec})["spec"].errors)
+            made(CastValue(), spec=spec)
+        assert any(words in error for error in CastValue.config_def().validate({"spec": spec})["spec"].errors)
 
 
 class TestExtractField:
     def test_a_field_of_a_map(self) -> None:
         assert applied(made(ExtractFieldKey(), field="magic"), record(key={"magic": 42})).key == 42
-        assert applied(made(ExtractField(), field="magic"), record({"x": 42})).value is None
-        assert applied(made(ExtractField(), field="magic"), record(None)).value is None
+        assert applied(made(ExtractFieldValue(), field="magic"), record({"x": 42})).value is None
+        assert applied(made(ExtractFieldValue(), field="magic"), record(None)).value is None
 
     def test_nested_fields_in_syntax_v2(self) -> None:
-        nested = made(ExtractField(), field="a.`b.c`.d", field_syntax_version="v2")
+        nested = made(ExtractFieldValue(), field="a.`b.c`.d", field_syntax_version="v2")
         assert applied(nested, record({"a": {"b.c": {"d": 5}}})).value == 5
         assert applied(nested, record({"a": None})).value is None
         schema = struct(a=Schema("struct", fields=(("b.c", struct(d=INT32)),)))
         assert applied(nested, record({"a": {"b.c": {"d": 5}}}, schema)).value_schema == INT32
-        dotted = made(ExtractField(), field="a.b")
+        dotted = made(ExtractFieldValue(), field="a.b")
         assert applied(dotted, record({"a.b": 5, "a": {"b": 6}})).value == 5
 
     @pytest.mark.parametrize("path", ["`a", "`a`b", "a.`b\\`"])
     def test_open_backticks(self, path: str) -> None:
         with pytest.raises(ConfigError, match=r"Incomplete backtick pair in path: \["):
-            made(ExtractField(), field=path, field_syntax_version="V2")
+            made(ExtractFieldValue(), field=path, field_syntax_version="V2")
 
     def test_backticks_in_names(self) -> None:
         for path, name in (("`a`b.c`", "a`b.c"), ("`a\\`.b`", "a`.b"), ("a`b", "a`b"), ("`a.b`", "a.b")):
-            assert applied(made(ExtractField(), field=path, field_syntax_version="V2"), record({name: 1})).value == 1, (
-                path
-            )
+            assert (
+                applied(made(ExtractFieldValue(), field=path, field_syntax_version="V2"), record({name: 1})).value == 1
+            ), path
 
     def test_a_value_without_fields(self) -> None:
         with pytest.raises(
             DataError, match=r"Only Map objects supported in absence of schema for \[field extraction\]"
         ):
-            made(ExtractField(), field="a").apply(record("text"))
+            made(ExtractFieldValue(), field="a").apply(record("text"))
         with pytest.raises(
             DataError, match=r"Only Struct objects supported for \[field extraction\], found: java\.lang"
         ):
-            made(ExtractField(), field="a").apply(record("text", STRING))
+            made(ExtractFieldValue(), field="a").apply(record("text", STRING))
 
 
 class TestHoistField:
     def test_without_a_schema(self) -> None:
         assert applied(made(HoistFieldKey(), field="magic"), record(key=42)).key == {"magic": 42}
-        assert applied(made(HoistField(), field="magic"), record(None)).value == {"magic": None}
+        assert applied(made(HoistFieldValue(), field="magic"), record(None)).value == {"magic": None}
 
 
 class TestReplaceField:
     def test_fields_left_out_and_renamed(self) -> None:
         value = {"dont": "whatever", "abc": 42, "foo": True, "etc": "etc"}
-        replaced = made(ReplaceField(), exclude="dont", renames="abc:xyz,foo:bar")
+        replaced = made(ReplaceFieldValue(), exclude="dont", renames="abc:xyz,foo:bar")
         after = applied(replaced, record(value))
         assert list(after.value.items()) == [("xyz", 42), ("bar", True), ("etc", "etc")]
-        kept = made(ReplaceField(), include="abc,foo", renames="abc:xyz")
+        kept = made(ReplaceFieldValue(), include="abc,foo", renames="abc:xyz")
         assert applied(kept, record(value)).value == {"xyz": 42, "foo": True}
         assert applied(kept, record(None)) == record(None)
 
     @pytest.mark.parametrize("renames", ["abc", "a:", ":b", "a:b:c"])
     def test_renames_that_are_refused(self, renames: str) -> None:
         with pytest.raises(ConfigError, match=f"Invalid rename mapping: {renames}"):
-            made(ReplaceField(), renames=renames)
+            made(ReplaceFieldValue(), renames=renames)
 
 
 class TestValueToKey:
@@ -203,35 +203,40 @@ class TestValueToKey:
 class TestFlatten:
     def test_maps(self) -> None:
         value = {"a": 1, "b": {"c": "x", "d": {"e": None}}, "list": [{"f": 1}]}
-        assert applied(made(Flatten()), record(value)).value == {"a": 1, "b.c": "x", "b.d.e": None, "list": [{"f": 1}]}
-        assert applied(made(Flatten(), delimiter="#"), record({"a": {"b": 1}})).value == {"a#b": 1}
-        assert applied(made(Flatten()), record(None)) == record(None)
+        assert applied(made(FlattenValue()), record(value)).value == {
+            "a": 1,
+            "b.c": "x",
+            "b.d.e": None,
+            "list": [{"f": 1}],
+        }
+        assert applied(made(FlattenValue(), delimiter="#"), record({"a": {"b": 1}})).value == {"a#b": 1}
+        assert applied(made(FlattenValue()), record(None)) == record(None)
 
     def test_structs(self) -> None:
         inner = replace(struct(c=INT32), optional=True)
-        after = applied(made(Flatten()), record({"a": 1, "b": None}, struct(a=INT32, b=inner)))
+        after = applied(made(FlattenValue()), record({"a": 1, "b": None}, struct(a=INT32, b=inner)))
         assert after.value == {"a": 1, "b.c": None}
         assert after.value_schema == Schema("struct", fields=(("a", INT32), ("b.c", Schema("int32", optional=True))))
 
     def test_what_is_refused(self) -> None:
         with pytest.raises(DataError, match=r"value of type class java\.util\.Date which is not supported"):
-            made(Flatten()).apply(record({"a": datetime.now(UTC)}))
+            made(FlattenValue()).apply(record({"a": datetime.now(UTC)}))
         with pytest.raises(DataError, match=r"does not support MAP for record with schemas \(for field m\)"):
-            made(Flatten()).apply(record({"m": {}}, struct(m=Schema("map"))))
+            made(FlattenValue()).apply(record({"m": {}}, struct(m=Schema("map"))))
 
 
 class TestHeaders:
     def test_copying_and_moving(self) -> None:
         settings = {"fields": "f1,f2", "headers": "h1,h2"}
         before = record({"f1": 1, "x": 9}, headers=(Header("h1", "old"),))
-        copied = applied(made(HeaderFrom(), operation="copy", **settings), before)
+        copied = applied(made(HeaderFromValue(), operation="copy", **settings), before)
         assert copied.headers == (Header("h1", "old"), Header("h1", 1), Header("h2", None))
         assert copied.value == before.value
-        assert applied(made(HeaderFrom(), operation="move", **settings), before).value == {"x": 9}
+        assert applied(made(HeaderFromValue(), operation="move", **settings), before).value == {"x": 9}
 
     def test_as_many_headers_as_fields(self) -> None:
         with pytest.raises(ConfigError, match="must have the same number of elements as 'headers' config"):
-            made(HeaderFrom(), fields="a,b", headers="h", operation="copy")
+            made(HeaderFromValue(), fields="a,b", headers="h", operation="copy")
 
     def test_inserting(self) -> None:
         after = applied(made(InsertHeader(), header="h", value_literal="[1,2]"), record(headers=(Header("h", 0),)))
@@ -251,7 +256,7 @@ INSERTIONS = {
 
 class TestInsertField:
     def test_without_a_schema(self) -> None:
-        insert = made(InsertField(), **INSERTIONS)
+        insert = made(InsertFieldValue(), **INSERTIONS)
         full = applied(insert, record({"magic": 42}, partition=3, timestamp_ms=7))
         assert full.value == {"magic": 42, "topic": "orders", "partition": 3, "ts": 7, "site": "eu"}
         assert applied(insert, record({})).value == {"topic": "orders", "site": "eu"}
@@ -271,19 +276,19 @@ class TestInsertField:
 
     def test_offsets_are_of_sinks(self) -> None:
         with pytest.raises(DataError, match="Only SinkRecord supported"):
-            made(InsertField(), offset_field="o").apply(record({}))
+            made(InsertFieldValue(), offset_field="o").apply(record({}))
 
     def test_settings_that_are_refused(self) -> None:
         with pytest.raises(ConfigError, match="No field insertion configured"):
-            made(InsertField())
+            made(InsertFieldValue())
         with pytest.raises(ConfigError, match="No value specified for static field: site"):
-            made(InsertField(), static_field="site")
+            made(InsertFieldValue(), static_field="site")
 
 
 class TestMaskField:
     def test_empty_values(self) -> None:
         value = {"b": True, "i": 5, "f": 1.5, "s": "x", "l": [1], "m": {"a": 1}, "n": None, "kept": 1}
-        masked = applied(made(MaskField(), fields="b,i,f,s,l,m,n,missing"), record(value)).value
+        masked = applied(made(MaskFieldValue(), fields="b,i,f,s,l,m,n,missing"), record(value)).value
         assert masked == {
             "b": False,
             "i": 0,
@@ -298,39 +303,39 @@ class TestMaskField:
         assert value["i"] == 5
 
     def test_replacements(self) -> None:
-        mask = made(MaskField(), fields="i,f,s", replacement="123")
+        mask = made(MaskFieldValue(), fields="i,f,s", replacement="123")
         assert applied(mask, record({"i": 5, "f": 1.5, "s": "x"})).value == {"i": 123, "f": 123.0, "s": "123"}
         schema = struct(i=Schema("int8"))
-        large = made(MaskField(), fields="i", replacement="300")
+        large = made(MaskFieldValue(), fields="i", replacement="300")
         assert applied(large, record({"i": 5}, schema)) == record({"i": 44}, schema)
 
     def test_what_is_refused(self) -> None:
         with pytest.raises(DataError, match=r"Cannot mask value of type: class \[B"):
-            made(MaskField(), fields="a").apply(record({"a": b"x"}))
+            made(MaskFieldValue(), fields="a").apply(record({"a": b"x"}))
         with pytest.raises(DataError, match=r"class java\.lang\.Boolean with custom replacement"):
-            made(MaskField(), fields="a", replacement="1").apply(record({"a": True}))
+            made(MaskFieldValue(), fields="a", replacement="1").apply(record({"a": True}))
         with pytest.raises(DataError, match="Unable to convert foo"):
-            made(MaskField(), fields="a", replacement="foo").apply(record({"a": 1}))
+            made(MaskFieldValue(), fields="a", replacement="foo").apply(record({"a": 1}))
         with pytest.raises(ConfigError, match="String must be non-empty"):
-            made(MaskField(), fields="a", replacement="")
+            made(MaskFieldValue(), fields="a", replacement="")
 
 
 class TestSetSchemaMetadata:
     def test_name_and_version(self) -> None:
-        after = applied(made(SetSchemaMetadata(), schema_name="foo", schema_version="42"), record("x", STRING))
+        after = applied(made(SetSchemaMetadataValue(), schema_name="foo", schema_version="42"), record("x", STRING))
         assert after.value_schema == Schema("string", name="foo", version=42)
         only_name = applied(made(SetSchemaMetadataKey(), schema_name="foo"), record(key=1, key_schema=TIMESTAMP))
         assert only_name.key_schema == replace(TIMESTAMP, name="foo")
 
     def test_without_a_schema(self) -> None:
-        transform = made(SetSchemaMetadata(), schema_name="foo")
+        transform = made(SetSchemaMetadataValue(), schema_name="foo")
         assert transform.apply(record(None)) == record(None)
         with pytest.raises(DataError, match=r"^Schema required for \[updating schema metadata\]$"):
             transform.apply(record("x"))
 
     def test_nothing_to_set(self) -> None:
         with pytest.raises(ConfigError, match="Neither schema name nor version configured"):
-            made(SetSchemaMetadata())
+            made(SetSchemaMetadataValue())
 
 
 def test_filter_drops() -> None:
