@@ -95,14 +95,8 @@ class ConnectionLimits:
 
 
 class Acceptor:
-    """Accepts the connections of a bound socket, in the running loop.
-
-    Args:
-        bound: Listens; closed by :meth:`close`.
-        limits: Of its connections; ``serve`` has to leave them.
-        serve: Handles a connection until it no longer needs this class's task.
-        name: For its tasks.
-    """
+    """Accepts the connections of ``bound``, a listening socket that :meth:`close` closes, in the running loop.
+    ``serve`` handles a connection until it no longer needs this class's task, and has to leave ``limits``."""
 
     def __init__(
         self,

@@ -123,16 +123,11 @@ class IncrementalAssignor:
         now_ms: int,
         foreign: Collection[str] = frozenset(),
     ) -> Assignments:
-        """Assign the work of a rebalance.
+        """Assign ``configured``, all connectors and tasks in the config topic, to ``members``, of which there is one at
+        least. ``now_ms``: of a clock that does not jump. ``foreign``: connectors whose class this worker does not have.
 
-        Args:
-            configured: All connectors and tasks in the config topic.
-            members: The joined members by id; at least one.
-            last_completed_generation: The last rebalance that this leader completed. If it is not the one assigned
-                last, members may not have received that assignment, and it is forgotten.
-            generation: The number of this rebalance.
-            now_ms: The time of a clock that does not jump.
-            foreign: The connectors whose class this worker does not have.
+        If the last rebalance that this leader completed is not the one assigned last, members may not have received
+        that assignment, and it is forgotten.
         """
         held = {member: _work(members[member].held) for member in sorted(members)}
         counts = Counter(chain.from_iterable(held.values()))

@@ -66,14 +66,9 @@ NOTHING: Final = Allocation()
 
 @dataclass(frozen=True, slots=True)
 class WorkerMetadata:
-    """The metadata of a joining member.
-
-    Args:
-        url: The member's REST URL, with a trailing slash.
-        config_offset: The offset after the last record that it has read of the config topic, -1 for none.
-        allocation: All work that it holds; None before its first assignment.
-        lease_ms: The time from its last answered heartbeat until it has stopped its work; None for a Java member.
-    """
+    """The metadata of a joining member. ``url`` ends with a slash. ``config_offset`` is the one after the last record
+    that the member has read of the config topic, -1 for none. ``allocation`` is all its work, None before its first
+    assignment. ``lease_ms``: from its last answered heartbeat until it has stopped its work; None for a Java member."""
 
     url: str
     config_offset: int

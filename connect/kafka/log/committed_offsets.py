@@ -185,7 +185,6 @@ async def committed(
         NotAuthorized: DESCRIBE on the group is missing.
         RetriableError: the coordinator does not answer, or a transaction stays open, within that time.
     """
-
     limit = TimeLimit(_TIMEOUT_S if timeout_s is None else timeout_s)
 
     async def attempt() -> dict[Partition, Committed]:
@@ -234,7 +233,6 @@ async def move(
         NotAuthorized: READ on the group or a topic is missing.
         RetriableError: the coordinator does not answer within that time; some offsets may be committed.
     """
-
     limit = TimeLimit(_TIMEOUT_S if timeout_s is None else timeout_s)
 
     async def attempt() -> dict[Partition, str]:

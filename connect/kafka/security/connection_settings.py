@@ -56,22 +56,17 @@ _DEFAULTS: Final = frozenset(
 
 @dataclass(frozen=True)
 class ConnectionSettings:
-    """The settings of connections to one cluster.
+    """The settings of connections to one cluster. ``tls`` is set if and only if the protocol includes TLS.
 
     Args:
         bootstrap: (host, port) pairs; IPv6 hosts without brackets.
         client_id: The client id that brokers see; quotas apply to it.
-        security_protocol: One of ``SECURITY_PROTOCOLS``.
-        sasl_mechanism: One of ``SASL_MECHANISMS``, None without SASL.
-        username: For PLAIN and SCRAM.
-        password: For PLAIN and SCRAM.
+        security_protocol, sasl_mechanism: Of ``SECURITY_PROTOCOLS`` and ``SASL_MECHANISMS``; None without SASL.
+        username, password: For PLAIN and SCRAM.
         kerberos_service_name: The service part of the brokers' principal, for GSSAPI.
-        oauth: The source of tokens, for OAUTHBEARER.
-        tls: Set if and only if the protocol includes TLS.
-        request_timeout_ms: How long to wait for a response.
         connections_max_idle_ms: When an unused connection is closed.
-        send_buffer_bytes: Of sockets; None leaves it to the system, which adapts it to rate and distance.
-        receive_buffer_bytes: The same for the receive buffer.
+        send_buffer_bytes, receive_buffer_bytes: Of sockets; None leaves them to the system, which adapts them to rate
+            and distance.
         files: The name of the files with the credentials, by which this process renews them; empty: none.
     """
 

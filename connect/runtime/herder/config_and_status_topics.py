@@ -47,14 +47,9 @@ class LeaderWriter(NamedTuple):
 
 
 class ConfigStore:
-    """The config topic of a group.
-
-    Args:
-        on_record: Called for every record in order, in the worker's loop; must neither block nor raise.
-        on_begin_anew: Called before all records are read again because the topic was recreated.
-        leader: None if no writes are transactional.
-        read_committed: Whether to skip records of uncommitted transactions.
-    """
+    """The config topic of a group. ``on_record`` gets every record in order, in the worker's loop, and must neither
+    block nor raise; ``on_begin_anew`` is called before all are read again because the topic was recreated. ``leader``
+    is None if no writes are transactional."""
 
     def __init__(
         self,
