@@ -98,6 +98,12 @@ _CONNECTOR_UNSUPPORTED: Final = _names(
     tasks.max.enforce topic.creation.groups
     """
 )
+#: Keys, and beginnings of keys, that have nothing to act on.
+_NOT_NEEDED: Final = {
+    "consumer.poll.timeout.ms": "fetches wait for fetch.max.wait.ms",
+    "errors.log.include.messages": "a skipped record is logged by its offset, never its content",
+    "errors.retry.": "temporary errors are retried without a limit",
+}
 #: Names that Kafka 4 has removed.
 _RENAMED: Final = {
     "topics.whitelist": "topics",
@@ -148,10 +154,10 @@ _CLIENT_POINTLESS: Final = {
 
 def notices(props: Mapping[str, str], clusters: Sequence[str], *, public_rest: bool) -> list[IgnoredKey]:
     """Return a notice for every key that needs one, in order."""
-    found = (
-        (key, _NO_EXTENSIONS if key == EXTENSIONS and not public_rest else _word(key, props, clusters)) for key in props
-    )
-    return [word.of(key) for key, word in found if word is not None]
+    found = {key: _word(key, props, clusters) for key in props}
+    if EXTENSIONS in props and not public_rest:
+        found[EXTENSIONS] = _NO_EXTENSIONS
+    return [word.of(key) for key, word in found.items() if word is not None]
 
 
 def connector_notices(props: Mapping[str, str]) -> list[IgnoredKey]:
@@ -276,7 +282,7 @@ def _of_cluster(rest: str, prefix: str) -> _Word | None:
         return _of_text(storage_notice(rest, prefix))
     if rest in _WORKER_KNOWN or _is_connection(rest):
         return _of_connection(rest)
-    return _of_converter(rest) if rest.startswith(CONVERTER_PREFIXES) else _unknown(rest, _WORKER_KNOWN)
+    return _of_text(converter_notice(rest)) if rest.startswith(CONVERTER_PREFIXES) else _unknown(rest, _WORKER_KNOWN)
 
 
 def _of_flow(rest: str, *, own_offsets: bool) -> _Word | None:
@@ -334,24 +340,15 @@ def _of_client(kind: str, key: str) -> _Word | None:
 
 
 def _of_connector(key: str) -> _Word | None:
-    if key == "consumer.poll.timeout.ms":
-        return _Word("pointless", "has no effect here: fetches wait for fetch.max.wait.ms")
-    if key == "errors.log.include.messages":
-        return _Word("pointless", "has no effect here: a skipped record is logged by its offset, never its content")
-    if key.startswith("errors.retry."):
-        return _Word("pointless", "has no effect here: temporary errors are retried without a limit")
+    if reason := _NOT_NEEDED.get("errors.retry." if key.startswith("errors.retry.") else key):
+        return _Word("pointless", f"has no effect here: {reason}")
     if key in SECURITY.settings:
         return _Word("misplaced", "has no effect on a flow, as in Java; set it for a cluster")
     if key in _CONNECTOR_UNSUPPORTED or key.startswith(_CONNECTOR_PREFIXES):
         return _UNSUPPORTED
     if key in _CONNECTOR_KNOWN or key.startswith(("spark.", *_OF_TRANSFORMS)):
         return None
-    return _of_converter(key) if key.startswith(CONVERTER_PREFIXES) else _unknown(key, _CONNECTOR_KNOWN)
-
-
-def _of_converter(key: str) -> _Word | None:
-    text = converter_notice(key)
-    return None if text is None else _Word("pointless", text)
+    return _of_text(converter_notice(key)) if key.startswith(CONVERTER_PREFIXES) else _unknown(key, _CONNECTOR_KNOWN)
 
 
 def _of_connection(key: str) -> _Word | None:

@@ -378,8 +378,7 @@ class LogForwarder(logging.Handler):
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
             text += f": {type(error).__name__}: {error}"
-        unreported = self._unreported.pop(kind, 0)
-        if unreported:
+        if unreported := self._unreported.pop(kind, 0):
             text += f" (and {unreported} more like it)"
         cause = cause_of(record)
         reported = None if cause is None else [cause.text, sorted(cause.addresses)]
@@ -389,12 +388,9 @@ class LogForwarder(logging.Handler):
 @contextmanager
 def forwarding_logs(report: Callable[[dict[str, Any]], None]) -> Iterator[None]:
     """Within the context, send warnings of our modules with ``report``."""
-    log_forwarder = LogForwarder(report)
-    loggers = [logging.getLogger(name) for name in _LOGGERS]
-    for logger in loggers:
-        logger.addHandler(log_forwarder)
-    try:
+    forwarder = LogForwarder(report)
+    with contextlib.ExitStack() as stack:
+        for logger in map(logging.getLogger, _LOGGERS):
+            logger.addHandler(forwarder)
+            stack.callback(logger.removeHandler, forwarder)
         yield
-    finally:
-        for logger in loggers:
-            logger.removeHandler(log_forwarder)

@@ -1,7 +1,7 @@
 """Run one slice in a Spark task, from its hello on the control link to its end.
 
-``mapInArrow`` ships ``copy_slices`` by name, so executors need this package. Its arguments are only where the worker
-listens, its certificate, a token, names and numbers.
+Spark ships :func:`run` by name, so executors need this package. Its arguments are only where the worker listens, its
+certificate, a token, names and numbers.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ import os
 import socket
 import time
 import traceback
-from collections.abc import Collection, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
-
-import pyarrow as pa
 
 from connect.core.errors import HeliographError, RetriableError
 from connect.kafka.cluster import Cluster
@@ -45,14 +43,12 @@ from connectors.dataplane.producer import TargetWriter
 from connectors.dataplane.resume import Resumed, Resumer
 from connectors.dataplane.smt_stage import ChainStage, TransformStage
 from connectors.dataplane.source_reader import SourceReader
-from connectors.dataplane.sql_stage import RecordStage, first_half, second_half
+from connectors.dataplane.sql_stage import RecordStage
 from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
 from connectors.transforms.smt_chain import Chain, ChainPlan
 
 log = logging.getLogger(__name__)
 
-#: Spark gets no rows: positions and counts go over the link.
-SCHEMA_DDL: Final = "nothing int"
 #: A drain ends uncleanly if no answer comes for this time plus twice the expected time of what is in flight.
 _DRAIN_STILL_S: Final = 5.0
 _DRAIN_LOOK_S: Final = 0.5
@@ -62,43 +58,11 @@ _LONGEST_PAUSE_S: Final = 3.0
 _LAST_SEND_S: Final = 1.0
 
 
-def copy_slices(payload: Message, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run the slice of this task; yield no rows.
+async def run(payload: Message, stage: RecordStage | None) -> None:
+    """Run the slice of this task. Spark gets no rows of it: positions and counts go over the link.
 
     ``payload``: host, port and certificate of the worker's listener, token, slice (its flow and task), epoch.
     """
-    for batch in batches:
-        for _ in range(batch.num_rows):
-            run_slice(payload)
-    yield _no_rows()
-
-
-def transform_slices(payload: Message, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run the slice of this task with ``transform.sql``; yield the records for it.
-
-    ``payload`` is that of :func:`copy_slices`, with the number of rows that Spark puts into a batch.
-    """
-    for batch in batches:
-        for _ in range(batch.num_rows):
-            yield from first_half(payload["arrow_rows"], lambda stage: _run(payload, stage))
-
-
-def collect_slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run the other half of :func:`transform_slices`; yield no rows."""
-    second_half(batches)
-    yield _no_rows()
-
-
-def run_slice(payload: Message) -> None:
-    asyncio.run(_run(payload, None))
-
-
-def _no_rows() -> pa.RecordBatch:
-    # Not a constant of the module, because the first array of a process loads pandas if it is installed.
-    return pa.RecordBatch.from_pylist([], schema=pa.schema([("nothing", pa.int32())]))
-
-
-async def _run(payload: Message, stage: RecordStage | None) -> None:
     hello = {
         **{name: payload[name] for name in ("token", "slice", "epoch")},
         "attempt": _attempt(),

@@ -179,25 +179,25 @@ def parse_query(text: str) -> RecordsQuery:
     stripped = _unambiguous(text).strip().rstrip(";").strip()
     tokens = [token for token in _tokens(stripped) if token.kind not in ("space", "comment")]
     if not tokens or tokens[0].word != "select":
-        raise _refused(f"it must be SELECT ... FROM {VIEW} [WHERE ...]")
+        raise refused(f"it must be SELECT ... FROM {VIEW} [WHERE ...]")
     _refuse(tokens)
     for at, token in enumerate(tokens[1:]):
         if token.text == "(":
             _refuse_call(tokens, at)
     begin = next((at for at, token in enumerate(tokens) if _is_from(tokens, at) and token.depth == 0), None)
     if begin is None or begin == 1:
-        raise _refused(f"it must be SELECT ... FROM {VIEW} [WHERE ...]")
+        raise refused(f"it must be SELECT ... FROM {VIEW} [WHERE ...]")
     behind = tokens[begin + 1 :]
     if not behind or behind[0].text.strip("`").lower() != VIEW:
-        raise _refused(f"it can only read FROM {VIEW}")
+        raise refused(f"it can only read FROM {VIEW}")
     where = next((at for at, token in enumerate(behind) if token.word == "where" and token.depth == 0), len(behind))
     alias = [token for token in behind[1:where] if token.word != "as"]
     if len(alias) > 1:
         found = " ".join(token.text for token in alias)
-        raise _refused(f"only WHERE can follow FROM {VIEW}, not {found}")
+        raise refused(f"only WHERE can follow FROM {VIEW}, not {found}")
     condition = stripped[behind[where].start + len("where") :].strip() if where < len(behind) else ""
     if where < len(behind) and not condition:
-        raise _refused("its WHERE is empty")
+        raise refused("its WHERE is empty")
     select = stripped[tokens[0].start + len("select") : tokens[begin].start]
     return RecordsQuery(stripped, tuple(_items(select)), alias[0].as_written if alias else VIEW, condition)
 
@@ -219,20 +219,20 @@ def _tokens(text: str) -> Iterator[_SqlToken]:
     for match in _TOKEN.finditer(text):
         kind, part = match.lastgroup or "other", match.group()
         if part in ("'", '"', "`") or (text.startswith("/*", match.start()) and kind != "comment"):
-            raise _refused(f"a {text[match.start() : match.start() + 2].strip()} is not closed")
+            raise refused(f"a {text[match.start() : match.start() + 2].strip()} is not closed")
         if kind == "raw" and part[-2] == "\\":
-            raise _refused(f"{part} ends in a backslash; write it without the {part[0]}, and each backslash twice")
+            raise refused(f"{part} ends in a backslash; write it without the {part[0]}, and each backslash twice")
         if kind == "other" and part not in _OTHERS:
-            raise _refused(f"{part} can only be used within quotes")
+            raise refused(f"{part} can only be used within quotes")
         if kind == "other" and part in _CLOSING:
             depth -= 1
         if depth < 0:
-            raise _refused(f"a {part} has no opening bracket")
+            raise refused(f"a {part} has no opening bracket")
         yield _SqlToken(kind, part, match.start(), depth)
         if kind == "other" and part in _OPENING:
             depth += 1
     if depth:
-        raise _refused("a bracket is not closed")
+        raise refused("a bracket is not closed")
 
 
 def _is_from(tokens: list[_SqlToken], at: int) -> bool:
@@ -251,27 +251,27 @@ def _refuse(tokens: list[_SqlToken]) -> None:
             brackets.pop()
         # Before names, because a number may end in a dot. USING names a program that Spark would run.
         if token.word == "using" or (brackets and _is_from(tokens, at) and brackets[-1] not in _WITH_FROM):
-            raise _refused("subqueries are not supported: each record is transformed by itself")
+            raise refused("subqueries are not supported: each record is transformed by itself")
         if token.text == "|" and following == ">":
-            raise _refused("pipes are not supported: each record is transformed by itself")
+            raise refused("pipes are not supported: each record is transformed by itself")
         is_name = following == "." or before.text == "." or before.word == "as"
         is_alias = is_name or before.word == VIEW
         if token.text == ";":
-            raise _refused("it must be a single query")
+            raise refused("it must be a single query")
         if token.word in _QUERIES and at and before.text != "." and before.word != "as":
-            raise _refused("subqueries are not supported: each record is transformed by itself")
+            raise refused("subqueries are not supported: each record is transformed by itself")
         if token.name in _BARE and not is_alias:
             raise _refused_call(token.name)
         if is_name or not token.word:
             if _MOVING_DAYS.match(token.text) and (before.word in _OF_TIME or _is_time_argument(tokens, at)):
-                raise _refused(f"{token.text} changes with time, so a record that is copied again may differ")
+                raise refused(f"{token.text} changes with time, so a record that is copied again may differ")
             continue
         if token.word == "distinct" and before.word == "select":
-            raise _refused("DISTINCT is not supported: each record is transformed by itself")
+            raise refused("DISTINCT is not supported: each record is transformed by itself")
         if token.word == "over" and following == "(":
-            raise _refused("windows are not supported: each record is transformed by itself")
+            raise refused("windows are not supported: each record is transformed by itself")
         if token.word in _REFUSED_WORDS and following != "(" and token.depth == 0:
-            raise _refused(f"{_REFUSED_WORDS[token.word]}: not supported, each record is transformed by itself")
+            raise refused(f"{_REFUSED_WORDS[token.word]}: not supported, each record is transformed by itself")
 
 
 def _refuse_call(tokens: list[_SqlToken], at: int) -> None:
@@ -293,7 +293,7 @@ def _refuse_call(tokens: list[_SqlToken], at: int) -> None:
 
 
 def _refused_call(name: str) -> ConfigError:
-    return _refused(
+    return refused(
         f"{name} is not supported: a query can only call functions whose result depends on the record alone, because "
         "it runs again after a crash (docs/transforms.md)"
     )
@@ -317,9 +317,10 @@ def _items(select: str) -> Iterator[str]:
 
 def _item(text: str) -> str:
     if not text.strip():
-        raise _refused("a column is empty")
+        raise refused("a column is empty")
     return text.strip()
 
 
-def _refused(reason: str) -> ConfigError:
+def refused(reason: str) -> ConfigError:
+    """Return the error of a query that cannot be used."""
     return ConfigError(f"{KEY} is not usable: {reason}", KEY)
