@@ -123,13 +123,12 @@ def _is_within(value: object, least: int, most: int) -> bool:
 
 def _are_headers(headers: object) -> bool:
     return isinstance(headers, list | tuple) and all(
-        isinstance(one, tuple | list) and len(one) == 2 and _is_text(one[0]) and isinstance(one[1], bytes | None)
+        isinstance(one, tuple | list)
+        and len(one) == 2
+        and (isinstance(one[0], str) and is_text(one[0]))
+        and isinstance(one[1], bytes | None)
         for one in headers
     )
-
-
-def _is_text(name: object) -> bool:
-    return isinstance(name, str) and is_text(name)
 
 
 log = logging.getLogger(__name__)
@@ -211,10 +210,8 @@ class Refused(PermanentError):
 
     def __init__(self, code: int, target: TopicPartition, records: Sequence[Record]) -> None:
         first, last = records[0].offset, records[-1].offset
-        what = (
-            f"the record of source offset {first}" if first == last else f"records of source offsets {first} to {last}"
-        )
-        super().__init__(error_codes.explained(code, target, what))
+        one, several = f"the record of source offset {first}", f"records of source offsets {first} to {last}"
+        super().__init__(error_codes.explained(code, target, one if first == last else several))
         self.code = code
         self.is_of_records = code in error_codes.OF_RECORDS
 

@@ -156,8 +156,9 @@ class Recoveries:
         found: dict[int, int] = {}
         if copier.has_unacknowledged:
             found = await self._find_appended(copier, (known.leader, known.leader_epoch))
-        if copier.is_refused_for_size:
-            await self._learn_size(copier)
+        # Which may have been lowered; without the right to read it, batches are halved to fit.
+        if copier.is_refused_for_size and (most := await max_message_bytes(self._cluster, name)) is not None:
+            copier.max_message_bytes = most
         copier.settle(found)
         self._split_or_skip(copier)
         if not copier.stopped:
@@ -178,12 +179,6 @@ class Recoveries:
             log.error("%s: %s cannot be decoded", self._flow, where, exc_info=error)
             copier.quarantine(f"{where} cannot be decoded: {type(error).__name__}: {error}", "source-unreadable")
 
-    async def _learn_size(self, copier: PartitionCopier) -> None:
-        """Read ``max.message.bytes``, which may have been lowered; without the right to, batches are halved to fit."""
-        size = await max_message_bytes(self._cluster, copier.plan.target.topic)
-        if size is not None:
-            copier.max_message_bytes = size
-
     async def _find_appended(self, copier: PartitionCopier, leader: tuple[int, int]) -> dict[int, int]:
         target = copier.plan.target
         states = await describe_producers(self._cluster, [target])
@@ -193,9 +188,7 @@ class Recoveries:
         unknown = copier.appended_unknown(last if epoch == copier.producer.epoch and last >= 0 else None)
         if not unknown:
             return {}
-        return await self._scan(
-            copier, leader, {outgoing.base_sequence: outgoing.last_sequence for outgoing in unknown}
-        )
+        return await self._scan(copier, leader, {one.base_sequence: one.last_sequence for one in unknown})
 
     async def _scan(self, copier: PartitionCopier, leader: tuple[int, int], missing: dict[int, int]) -> dict[int, int]:
         """Return the base offsets of our batches with these base (and last) sequences, from the target's headers.
@@ -209,7 +202,7 @@ class Recoveries:
         connection = await self._cluster.connection(leader[0], "recover")
         topic = fetch_api.TopicOnWire(plan.target.topic, plan.target_topic_id)
         limits = fetch_api.FetchLimits(0, 1, _SCAN_BYTES, _SCAN_BYTES, fetch_api.READ_UNCOMMITTED)
-        found = scan.found
+        ours, found = (copier.producer.producer_id, copier.producer.epoch), scan.found
         deadline = time.monotonic() + _SCAN_S
         while missing.keys() - found.keys():
             before = scan.position
@@ -229,13 +222,9 @@ class Recoveries:
                 raise RetriableError(f"its log {unread(plan.target.topic, row.error_code)}")
             for start, size, magic in wire.extents(row.records):
                 header = wire.read_header(row.records[start : start + size])
-                if magic == 2 and (header.producer_id, header.producer_epoch) == (
-                    copier.producer.producer_id,
-                    copier.producer.epoch,
-                ):
+                if magic == 2 and (header.producer_id, header.producer_epoch) == ours:
                     if missing.get(header.base_sequence, header.last_sequence) != header.last_sequence:
-                        message = f"{plan.target} has a batch of our producer id that we did not send"
-                        raise AnotherWrites(message)
+                        raise AnotherWrites(f"{plan.target} has a batch of our producer id that we did not send")
                     found[header.base_sequence] = header.base_offset
                 scan.position = max(scan.position, header.last_offset + 1)
             if missing.keys() - found.keys() and (scan.position == before or time.monotonic() > deadline):

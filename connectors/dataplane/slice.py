@@ -21,19 +21,9 @@ from connect.core.errors import HeliographError, RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Scope, is_set_within
 from connect.kafka.security.connection_settings import ConnectionSettings
+from connectors.control_link import protocol
 from connectors.control_link.code_version import running_code, running_from
-from connectors.control_link.protocol import (
-    Link,
-    LinkAddress,
-    LinkClosed,
-    LinkUnreachable,
-    Message,
-    PartitionPlan,
-    SliceSettings,
-    TransactionTerms,
-    forwarding_logs,
-    pieces,
-)
+from connectors.control_link.protocol import Message, PartitionPlan, SliceSettings, TransactionTerms
 from connectors.dataplane.batches.copier import PartitionCopier, Transform
 from connectors.dataplane.batches.send_queue import SendQueue
 from connectors.dataplane.batches.transaction import SliceTransaction
@@ -72,13 +62,15 @@ async def run(payload: Message, stage: RecordStage | None) -> None:
         "pid": os.getpid(),
     }
     try:
-        link = await Link.connect(LinkAddress(payload["host"], payload["port"], payload["certificate"]), hello)
-    except LinkUnreachable as error:
+        link = await protocol.Link.connect(
+            protocol.LinkAddress(payload["host"], payload["port"], payload["certificate"]), hello
+        )
+    except protocol.LinkUnreachable as error:
         # A worker that still runs learns this from a job that ended without a slice.
         log.warning("%s", error)
         return
     slice_ = Slice(link, stage)
-    with forwarding_logs(link.send):
+    with protocol.forwarding_logs(link.send):
         try:
             await slice_.run()
         finally:
@@ -117,7 +109,7 @@ class OutOfMemory(RetriableError):
 class Slice:
     """One slice of a flow: several partitions in one event loop, controlled over its link."""
 
-    def __init__(self, link: Link, stage: RecordStage | None = None) -> None:
+    def __init__(self, link: protocol.Link, stage: RecordStage | None = None) -> None:
         #: The stage that transforms records, if any.
         self._stage: TransformStage | None = stage
         self._link = link
@@ -150,10 +142,10 @@ class Slice:
         self._scope.spawn(self._report_forever(), "progress", self._end)
         try:
             await self._ended
-        except LinkClosed:
+        except protocol.LinkClosed:
             return
         except HeliographError as error:
-            self._link.send(_failed(error))
+            self._link.send({"type": "failed", "error": str(error), "fault": type(error).__name__})
         finally:
             await self._scope.close()
 
@@ -202,7 +194,7 @@ class Slice:
             assert self._reader, "«hold» before «go»"
             self._reader.hold(is_held=message["is_held"])
         elif kind == "stop":
-            self._scope.spawn(self._finish(), "drain", self._end)
+            self._scope.spawn(self._drain(), "drain", self._end)
         elif kind == "begin":
             assert self._transaction, "«begin» without transactions"
             self._transaction.begin(ProducerIdAndEpoch(**message["producer"]), restarts=message["restarts"])
@@ -212,7 +204,7 @@ class Slice:
             self._transaction.enlisted(added, unwritable)
         elif kind == "refused":
             self.is_stale = message["stale"]
-            raise LinkClosed(f"the worker refused this slice: {message['reason']}")
+            raise protocol.LinkClosed(f"the worker refused this slice: {message['reason']}")
 
     def _renew(self) -> None:
         """Renew the lease. Raises LeaseOver if it has run out: what a frozen slice reads was sent long ago, by a worker
@@ -326,12 +318,8 @@ class Slice:
         if self._writer is not None:
             self._writer.offer(copiers)
 
-    async def _finish(self) -> None:
-        await self._drain()
-        self._end(None)
-
     async def _drain(self) -> None:
-        """Stop reading, wait for answers to what is in flight, and report every position."""
+        """Stop reading, wait for answers to what is in flight, report every position, and end."""
         if self._reader is not None:
             if await self._reader.finish():
                 await self._sent()
@@ -344,6 +332,7 @@ class Slice:
         elif not unclean:
             self._transaction.finish()
         self._link.send({"type": "done", "unclean": unclean})
+        self._end(None)
 
     async def _sent(self) -> None:
         """Allow a moment to send what came last, so that a slow source does not have to send it again."""
@@ -406,7 +395,7 @@ class Slice:
     def _report(self) -> int:
         """Send what changed; return the number of partitions reported."""
         count = 0
-        for piece in pieces(self._collect()):
+        for piece in protocol.pieces(self._collect()):
             count += len(piece)
             self._link.send({"type": "progress", "partitions": piece})
         return count
@@ -437,10 +426,6 @@ def _acknowledged(copier: PartitionCopier | KeyedPartition) -> int:
     """Return a number that grows with what the target has acknowledged."""
     batches = copier.acknowledged_batches if isinstance(copier, KeyedPartition) else 0
     return copier.next_source_offset + batches
-
-
-def _failed(error: HeliographError) -> Message:
-    return {"type": "failed", "error": str(error), "fault": type(error).__name__}
 
 
 def _place(error: BaseException) -> str:

@@ -338,8 +338,7 @@ class SendQueue:
             if outgoing.base_offset is None:
                 unknown.append(outgoing)
         if arrived:
-            message = f"the leader of {self.plan.target} has batches of our producer id that we did not send"
-            raise AnotherWrites(message)
+            raise AnotherWrites(f"the leader of {self.plan.target} has batches of our producer id that we did not send")
         return unknown
 
     def settle(self, found: Mapping[int, int]) -> None:
@@ -398,9 +397,9 @@ class SendQueue:
         """Stop this partition with a reason for the operator; acknowledged batches count."""
         self._end(STOPPED, reason, error, gap)
 
-    def quarantine(self, reason: str, error: str, gap: Gap | None = None) -> None:
+    def quarantine(self, reason: str, error: str) -> None:
         """Stop this partition because the target refuses a batch permanently; see :meth:`stop`."""
-        self._end(QUARANTINED, reason, error, gap)
+        self._end(QUARANTINED, reason, error, None)
 
     def stop_reading(self, reason: str, error: str, gap: Gap | None, state: str = STOPPED) -> None:
         """Stop once everything read is acknowledged, so that the position shows exactly what is missing."""
