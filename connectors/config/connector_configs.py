@@ -299,11 +299,8 @@ class MirrorSourceSettings:
 
 
 def source_settings(connector: Mapping[str, str], worker: Mapping[str, str]) -> MirrorSourceSettings:
-    """Parse a source connector's configuration and its worker's, both with references resolved.
-
-    Raises ConfigError with the key of the connector or worker, such as ``tasks.max``, or of a client, such as
-    ``consumer.isolation.level``.
-    """
+    """Parse a source connector's configuration and its worker's, both with references resolved. Raises ConfigError with
+    the key of the connector or worker, such as ``tasks.max``, or of a client, such as ``consumer.isolation.level``."""
     values = SOURCE.parse(connector)
     policy = make_policy(connector)
     source_alias, transforms = values.string("source.cluster.alias"), named_steps(connector)
@@ -414,10 +411,8 @@ ASSIGNED_GROUPS = "task.assigned.groups"
 
 @dataclass(frozen=True)
 class CheckpointSettings:
-    """The settings of one flow's checkpoint connector. An interval is None if its job is off.
-
-    ``syncs_on_source``: whether the topic of offset syncs is on the source; otherwise it is on the target.
-    """
+    """The settings of one flow's checkpoint connector. An interval is None if its job is off. ``syncs_on_source``:
+    whether the topic of offset syncs is on the source; otherwise it is on the target."""
 
     values: Values = field(repr=False)
     topic_filter: TopicFilter

@@ -88,10 +88,8 @@ class Flow:
 
     @property
     def enabled(self) -> bool:
-        """Whether records are mirrored; a flow may exist for its heartbeats alone.
-
-        The top-level ``enabled`` gives no flow a herder, but reaches the connectors of each flow that has one.
-        """
+        """Whether records are mirrored; a flow may exist for its heartbeats alone. The top-level ``enabled`` gives no
+        flow a herder, but reaches the connectors of each flow that has one."""
         return self.has_worker and self.config.flag(f"{self}.enabled", self.config.flag("enabled", False))
 
     def worker_config(self) -> dict[str, str]:

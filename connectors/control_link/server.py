@@ -101,11 +101,9 @@ class LinkSettings:
 
 @dataclass(slots=True)
 class Ticket:
-    """The permission for one slice of one epoch to open one link.
-
-    ``linked`` gets the link and its hello, or :class:`SliceRefused`. ``misused`` gets a message for operators if the
-    token is used a second time, by another attempt of the same Spark task.
-    """
+    """The permission for one slice of one epoch to open one link. ``linked`` gets the link and its hello, or
+    :class:`SliceRefused`. ``misused`` gets a message for operators if the token is used a second time, by another
+    attempt of the same Spark task."""
 
     token: str = field(repr=False)
     slice: str
@@ -116,10 +114,8 @@ class Ticket:
 
 
 class ServedLink:
-    """The worker's side of an open link, for the main loop; the lease thread owns its socket.
-
-    The thread renews the slice's lease and receives its messages even while the main loop is busy.
-    """
+    """The worker's side of an open link, for the main loop; the lease thread owns its socket. The thread renews the
+    slice's lease and receives its messages even while the main loop is busy."""
 
     def __init__(self, link: Link, leases: LeaseLoop) -> None:
         self.peer = link.peer
@@ -351,10 +347,8 @@ def _host_port(key: str, text: str) -> tuple[str, int | None]:
 
 
 def server_tls() -> tuple[ssl.SSLContext, str]:
-    """Return a context to listen with, and the PEM of its new certificate, which is public. No file keeps the key.
-
-    TLS 1.3 only, because both ends are ours.
-    """
+    """Return a context to listen with, and the PEM of its new certificate, which is public. No file keeps the key. TLS
+    1.3 only, because both ends are ours."""
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = (
         x509.CertificateBuilder()

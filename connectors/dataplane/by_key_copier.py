@@ -63,11 +63,9 @@ class Stop(Exception):
 
 
 class ByKey:
-    """A copy by key of the partitions of one slice, between the source and target of ``clusters``.
-
-    ``on_round`` is called after each round; ``check_lease`` raises RetriableError when nothing may be sent any more;
-    ``fail`` ends the slice.
-    """
+    """A copy by key of the partitions of one slice, between the source and target of ``clusters``. ``on_round`` is
+    called after each round; ``check_lease`` raises RetriableError when nothing may be sent any more; ``fail`` ends the
+    slice."""
 
     def __init__(
         self,

@@ -40,9 +40,7 @@ class HandlerUnusable(PermanentError):
 
 def make_object(what: str, reference: str, args: str | None) -> Any:
     """Create an instance of ``package.module:Class``, with ``args`` if they are given; ``what`` begins the message.
-
-    Raises HandlerUnusable, which names a user's error by type: its text may hold secrets.
-    """
+    Raises HandlerUnusable, which names a user's error by type: its text may hold secrets."""
     try:
         found = pkgutil.resolve_name(reference)
     except (ImportError, AttributeError, ValueError) as error:
@@ -71,10 +69,9 @@ class HandlerPlan:
 
     def make(self) -> MessageHandler:
         """Create the handler. Raises HandlerUnusable."""
-        made = make_object("message handler", self.reference, self.args)
-        if not callable(getattr(made, "handle", None)):
+        handler: MessageHandler = make_object("message handler", self.reference, self.args)
+        if not callable(getattr(handler, "handle", None)):
             raise HandlerUnusable(f"message handler {self.reference} has no method handle(record)")
-        handler: MessageHandler = made
         return handler
 
 

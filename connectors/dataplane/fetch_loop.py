@@ -253,9 +253,7 @@ class FetchLoop:
 
     def _ask_for(self, copier: PartitionCopier) -> None:
         """Put the partition's position into the next request; leave it out if it holds enough, drop it if it stopped.
-
-        Called for partitions that may have changed only, because a request's cost must not grow with all partitions.
-        """
+        Called for partitions that may have changed only, because a request's cost must not grow with all partitions."""
         key = self._placed.get(copier)
         if key is None:
             return

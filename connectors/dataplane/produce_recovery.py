@@ -54,10 +54,8 @@ class _Scan:
 
 
 class Recoveries:
-    """The running recoveries. ``place`` lets a settled partition write to its leader; ``fail`` ends the slice.
-
-    ``room`` is called when one ends, because a partition that stopped in it holds no more memory.
-    """
+    """The running recoveries. ``place`` lets a settled partition write to its leader; ``fail`` ends the slice. ``room``
+    is called when one ends, because a partition that stopped in it holds no more memory."""
 
     def __init__(
         self,
@@ -191,10 +189,8 @@ class Recoveries:
         return await self._scan(copier, leader, {one.base_sequence: one.last_sequence for one in unknown})
 
     async def _scan(self, copier: PartitionCopier, leader: tuple[int, int], missing: dict[int, int]) -> dict[int, int]:
-        """Return the base offsets of our batches with these base (and last) sequences, from the target's headers.
-
-        A retry continues where the last one ended, because others may write more than one try can read.
-        """
+        """Return the base offsets of our batches with these base (and last) sequences, from the target's headers. A
+        retry continues where the last one ended, because others may write more than one try can read."""
         plan = copier.plan
         scan = self._scans.get(copier)
         if scan is None or scan.leader != leader:

@@ -52,11 +52,9 @@ Addressed = tuple[PartitionPlan, memoryview]
 
 
 class TargetWriter:
-    """The owner of the connections to the target's leaders; it hands partitions to recovery.
-
-    ``may_write`` checks the lease; ``room`` is called after acknowledgements; ``fail`` ends the slice. With
-    ``transactions``, batches belong to the open transaction.
-    """
+    """The owner of the connections to the target's leaders; it hands partitions to recovery. ``may_write`` checks the
+    lease; ``room`` is called after acknowledgements; ``fail`` ends the slice. With ``transactions``, batches belong to
+    the open transaction."""
 
     def __init__(
         self,
@@ -399,10 +397,8 @@ def topic_key(plan: PartitionPlan, version: int) -> bytes:
 def encode_produce(
     timeout_ms: int, topics: Mapping[bytes, Sequence[Addressed]], transactions: TransactionTerms | None = None
 ) -> list[bytes | memoryview]:
-    """Encode the body of an acks=all ProduceRequest as buffers; ``topics`` by :func:`topic_key`.
-
-    No partition may appear twice: the broker would keep the last batch only and acknowledge both.
-    """
+    """Encode the body of an acks=all ProduceRequest as buffers; ``topics`` by :func:`topic_key`. No partition may
+    appear twice: the broker would keep the last batch only and acknowledge both."""
     for batches in topics.values():
         if len({plan.target.partition for plan, _ in batches}) != len(batches):
             raise AssertionError("a partition has two batches in one Produce request")

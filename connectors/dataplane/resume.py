@@ -39,16 +39,13 @@ _LOST: Final = "the target has lost records behind the stored position"
 
 @dataclass(frozen=True, slots=True)
 class Resumed(Wired):
-    """How one partition continues.
+    """How one partition continues. ``plan``: where, without its proof; unchanged with a ``refusal`` or ``later``.
 
-    Args:
-        plan: Where to copy from, without its proof; unchanged with a ``refusal`` or ``later``.
-        runs: Source and target offsets of the records that arrived, if that is certain.
-        arrived: Number of records that the target holds behind the stored position; with a ``fallback`` the most.
-        fallback: Why the copy continues at the stored position, so that up to ``may_double`` records appear twice.
-        may_double: Number of records that may appear twice.
-        refusal: Why the partition stops, as a sentence; with ``gap`` if the target was truncated.
-        later: Why this cannot be decided now, so that a later take-over must.
+    ``runs``: source and target offsets of the records that arrived, if that is certain. ``arrived``: the number of
+    records that the target holds behind the stored position; with a ``fallback`` the most. ``fallback``: why the copy
+    continues at the stored position, so that up to ``may_double`` records appear twice. ``refusal``: why the partition
+    stops, as a sentence; with ``gap`` if the target was truncated. ``later``: why this cannot be decided now, so that a
+    later take-over must.
     """
 
     plan: PartitionPlan
@@ -72,9 +69,7 @@ class Fingerprint:
         self._with_times = hash((self._with_times, content, record.timestamp_ms))
 
     def equals(self, other: Fingerprint, *, ignore_timestamps: bool) -> bool:
-        if ignore_timestamps:
-            return self._without == other._without
-        return self._with_times == other._with_times
+        return self._without == other._without if ignore_timestamps else self._with_times == other._with_times
 
 
 class TargetScan:
@@ -274,11 +269,9 @@ class UnreadableLog(Exception):
 
 @dataclass(slots=True)
 class _Done:
-    """How far both logs are read, kept between tries.
-
-    The scan begins again with each new leader of the target, because it may have lost what the last one showed.
-    ``read`` is the number of offsets read in both logs, some more than once.
-    """
+    """How far both logs are read, kept between tries. The scan begins again with each new leader of the target, because
+    it may have lost what the last one showed. ``read`` is the number of offsets read in both logs, some more than
+    once."""
 
     scan: TargetScan | None = None
     leader: tuple[int | None, int] | None = None
@@ -301,9 +294,8 @@ class Resumer:
     async def resume(self, plan: PartitionPlan) -> Resumed:
         """Return how a partition continues; retry while a log cannot be read, until 30 s pass without progress. A
         damaged log is refused as in the copy."""
-        damaged, said, clock = 0, "", asyncio.get_running_loop().time
+        damaged, said, clock, done = 0, "", asyncio.get_running_loop().time, _Done()
         until_s: float | None = None
-        done = _Done()
         while True:
             before = done.read
             try:
@@ -409,11 +401,9 @@ class Resumer:
         take: Callable[[fetch_produce.FetchedPartition], Awaitable[bool]],
         done: _Done,
     ) -> None:
-        """Fetch from the reader's position until ``take`` returns True, or to the end of the log.
-
-        A leader that was just elected may show less than the last one did, and does not return its end until it shows
-        all of that (KIP-207). So the end is requested, and reading continues if it is higher.
-        """
+        """Fetch from the reader's position until ``take`` returns True, or to the end of the log. A leader that was
+        just elected may show less than the last one did, and does not return its end until it shows all of that
+        (KIP-207). So the end is requested, and reading continues if it is higher."""
         of_source = cluster is self._source
         side = "source" if of_source else "target"
         topic = fetch_api.TopicOnWire(partition.topic, plan.source_topic_id if of_source else plan.target_topic_id)

@@ -49,10 +49,8 @@ _LAST_SEND_S: Final = 1.0
 
 
 async def run(payload: Message, stage: RecordStage | None) -> None:
-    """Run the slice of this task. Spark gets no rows of it: positions and counts go over the link.
-
-    ``payload``: host, port and certificate of the worker's listener, token, slice (its flow and task), epoch.
-    """
+    """Run the slice of this task. Spark gets no rows of it: positions and counts go over the link. ``payload``: host,
+    port and certificate of the worker's listener, token, slice (its flow and task), epoch."""
     hello = {
         **{name: payload[name] for name in ("token", "slice", "epoch")},
         "attempt": _attempt(),

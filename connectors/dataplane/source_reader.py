@@ -145,9 +145,7 @@ class SourceReader:
         self, copier: PartitionCopier, leader_epoch: int, diverging: tuple[int, int] | None = None
     ) -> None:
         """Find out why the leader of ``leader_epoch`` refuses the position; stop the partition, or place it again.
-
-        ``diverging``: (leader epoch, its end) if the leader says that its log differs from what was read.
-        """
+        ``diverging``: (leader epoch, its end) if the leader says that its log differs from what was read."""
         self._spawn(self._explain(copier, leader_epoch, diverging), f"look into {copier.plan.source}")
 
     def goes_on(self, copier: PartitionCopier) -> None:
@@ -244,11 +242,9 @@ class SourceReader:
         loop.hand_over_to(others)
 
     def share(self, loop: FetchLoop) -> None:
-        """Divide a broker's partitions between its loops and its loop of quiet ones. ``loop`` is about to fetch.
-
-        Only a loop that is about to fetch, or has no fetch in flight, gets partitions: until then the other one goes on
-        with them, so that none waits for a long poll to end.
-        """
+        """Divide a broker's partitions between its loops and its loop of quiet ones. ``loop`` is about to fetch. Only a
+        loop that is about to fetch, or has no fetch in flight, gets partitions: until then the other one goes on with
+        them, so that none waits for a long poll to end."""
         quiet = self._quiet_loop(loop.node)
         if quiet is None:
             return

@@ -242,11 +242,9 @@ def fold_position(
 
 
 def decode_kind(key: bytes | None) -> KeyKind | None:
-    """Return the kind of a record's key; None for a kind that a later Heliograph added, which is skipped, because
-    nodes of both may share a topic during an upgrade.
-
-    Raises LaterFormat if the key has a later version, UnknownFormat if it is not Heliograph's.
-    """
+    """Return the kind of a record's key; None for a kind that a later Heliograph added, which is skipped, because nodes
+    of both may share a topic during an upgrade. Raises LaterFormat if the key has a later version, UnknownFormat if it
+    is not Heliograph's."""
     if key is None or len(key) < _FRONT.size:
         raise UnknownFormat(f"offset map record with the key {key!r}: not one of Heliograph's")
     version, kind = _FRONT.unpack_from(key)

@@ -222,12 +222,18 @@ class SparkDriver:
                 self._lost(failure_of(error).text)
             self.emit({"type": "alive"})
 
-    def start(self, job: str, query: str, payload: dict[str, Any]) -> None:
-        self._session.thread(self._run, (job, query, payload), f"job {job}").start()
-
-    def check(self, job: str, query: str) -> None:
-        """Check a query, and emit why it cannot be used, if so."""
-        self._session.thread(self._check, (job, query), f"check {job}").start()
+    def obey(self, command: dict[str, Any]) -> None:
+        """Start, check or cancel a job in a thread, so that a server that does not answer delays no other command."""
+        match command:
+            case {"type": "start", "job": job, "query": query, "payload": payload}:
+                thread = self._session.thread(self._run, (job, query, payload), f"job {job}")
+            case {"type": "check", "job": job, "query": query}:
+                thread = self._session.thread(self._check, (job, query), f"check {job}")
+            case {"type": "cancel", "job": job}:
+                thread = threading.Thread(target=self._cancel, args=(job,), name=f"cancel job {job}", daemon=True)
+            case _:
+                return
+        thread.start()
 
     def _check(self, job: str, query: str) -> None:
         try:
@@ -237,10 +243,6 @@ class SparkDriver:
 
     def _failed(self, job: str, error: Exception) -> None:
         self.emit({"type": "failed", "job": job, "failure": failure_of(error).to_wire()})
-
-    def cancel(self, job: str) -> None:
-        """Cancel a job in a thread, so that a server that does not answer cannot delay the next command."""
-        threading.Thread(target=self._cancel, args=(job,), name=f"cancel job {job}", daemon=True).start()
 
     def _cancel(self, job: str) -> None:
         # The cancel only frees Spark's slot; the slice has ended by its link long before.
@@ -278,13 +280,7 @@ def main() -> None:
         driver.emit({"type": "broken", "failure": _why_broken(error, first["conf"]).to_wire()})
         os._exit(1)
     for line in sys.stdin:
-        command = json.loads(line)
-        if command["type"] == "start":
-            driver.start(command["job"], command["query"], command["payload"])
-        elif command["type"] == "check":
-            driver.check(command["job"], command["query"])
-        elif command["type"] == "cancel":
-            driver.cancel(command["job"])
+        driver.obey(json.loads(line))
     if not first["close_timeout_s"]:
         os._exit(0)
     # A JVM that does not stop, and threads that wait for it, must not keep the process alive.

@@ -138,10 +138,8 @@ class SparkEngine:
         return task
 
     async def start_job(self, payload: Mapping[str, Any], query: str) -> Job:
-        """Start one slice; ``query`` is its ``transform.sql``, empty for none.
-
-        Raises :class:`EngineLost` or :class:`EngineBroken` if Spark does not start.
-        """
+        """Start one slice; ``query`` is its ``transform.sql``, empty for none. Raises :class:`EngineLost` or
+        :class:`EngineBroken` if Spark does not start."""
         await self.ready()
         if self._process is None:  # it ended before the event that it is ready was handled
             raise EngineLost("Spark's driver process ended just after its start")
@@ -155,10 +153,8 @@ class SparkEngine:
         return job
 
     async def problem_of_query(self, query: str) -> str:
-        """Return what is wrong with a ``transform.sql``, in Spark's words; empty if nothing is.
-
-        Raises :class:`EngineLost` or :class:`EngineBroken` if Spark cannot be asked.
-        """
+        """Return what is wrong with a ``transform.sql``, in Spark's words; empty if nothing is. Raises
+        :class:`EngineLost` or :class:`EngineBroken` if Spark cannot be asked."""
         await self.ready()
         check = self._job("check", query=query)
         try:
@@ -176,10 +172,8 @@ class SparkEngine:
 
     @property
     def may_be_full(self) -> bool:
-        """Whether a job that does not run may be waiting for a slot.
-
-        True if Spark answers and, on this machine, has more jobs than slots; elsewhere only Spark knows its slots.
-        """
+        """Whether a job that does not run may be waiting for a slot. True if Spark answers and, on this machine, has
+        more jobs than slots; elsewhere only Spark knows its slots."""
         if self._process is None or time.monotonic() - self._heard_s > _SILENCE_S:
             return False
         slots = self.settings.slots() if self.settings.kind is SparkKind.LOCAL else None

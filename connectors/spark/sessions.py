@@ -168,10 +168,8 @@ class SparkStopped(Exception):
 
 
 class ClassicSession:
-    """A driver with its own JVM: Spark on this machine, or the driver of an application on a cluster.
-
-    Slices are jobs of its SparkContext. A SQL session, which takes another second, is created once a query needs it.
-    """
+    """A driver with its own JVM: Spark on this machine, or the driver of an application on a cluster. Slices are jobs
+    of its SparkContext. A SQL session, which takes another second, is created once a query needs it."""
 
     _context: Any = None
     _jvm: Jvm | None = None
@@ -179,9 +177,7 @@ class ClassicSession:
 
     def open(self, conf: Mapping[str, str], properties: str, lost: Lost) -> list[str]:
         """Start or connect; call ``lost`` when the JVM ends. Return a sentence for each key without effect.
-
-        ``properties``: the same keys as the text of a properties file.
-        """
+        ``properties``: the same keys as the text of a properties file."""
         with _folder_of(properties) as folder:
             arguments = ["--load-spark-defaults", "--properties-file", str(folder / _PROPERTIES)]
             more = shlex.split(os.environ.get(_SUBMIT_ARGS, "pyspark-shell"))

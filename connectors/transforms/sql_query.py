@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from connect.core.errors import ConfigError
@@ -136,10 +137,8 @@ class _SqlToken:
 
 @dataclass(frozen=True, slots=True)
 class RecordsQuery:
-    """``SELECT items FROM records [AS alias] [WHERE condition]``; ``condition`` is empty if there is no WHERE.
-
-    ``text`` is without comments; ``alias`` is without backticks.
-    """
+    """``SELECT items FROM records [AS alias] [WHERE condition]``; ``condition`` is empty if there is no WHERE. ``text``
+    is without comments; ``alias`` is without backticks."""
 
     text: str
     items: tuple[str, ...]
@@ -157,8 +156,7 @@ class RecordsQuery:
         return any(_last_word(item) == "topic" for item in self.changing)
 
     def _is_as_it_is(self, item: str) -> bool:
-        name = _bare(item).removeprefix(_bare(f"{self.alias}."))
-        return name == "*" or name in COLUMNS
+        return _bare(item).removeprefix(_bare(f"{self.alias}.")) in ("*", *COLUMNS)
 
 
 def _bare(text: str) -> str:
@@ -170,12 +168,8 @@ def _last_word(item: str) -> str:
 
 
 def parse_query(text: str) -> RecordsQuery:
-    """Parse a query.
-
-    Raises:
-        ConfigError: The query is not ``SELECT ... FROM records [WHERE ...]``, or it calls another function than those
-            of :mod:`connectors.transforms.sql_query`, whose results are repeatable and depend on the record alone.
-    """
+    """Parse a query. Raises ConfigError if it is not ``SELECT ... FROM records [WHERE ...]``, or calls another function
+    than those of this module, whose results are repeatable and depend on the record alone."""
     stripped = _unambiguous(text).strip().rstrip(";").strip()
     tokens = [token for token in _tokens(stripped) if token.kind not in ("space", "comment")]
     if not tokens or tokens[0].word != "select":
@@ -307,18 +301,11 @@ def _is_time_argument(tokens: list[_SqlToken], at: int) -> bool:
 
 
 def _items(select: str) -> Iterator[str]:
-    begin = 0
-    for token in _tokens(select):
-        if token.text == "," and token.depth == 0 and token.kind == "other":
-            yield _item(select[begin : token.start])
-            begin = token.start + 1
-    yield _item(select[begin:])
-
-
-def _item(text: str) -> str:
-    if not text.strip():
-        raise refused("a column is empty")
-    return text.strip()
+    commas = [one.start for one in _tokens(select) if one.text == "," and one.depth == 0 and one.kind == "other"]
+    for begin, end in pairwise([-1, *commas, len(select)]):
+        if not (item := select[begin + 1 : end].strip()):
+            raise refused("a column is empty")
+        yield item
 
 
 def refused(reason: str) -> ConfigError:

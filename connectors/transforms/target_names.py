@@ -133,13 +133,9 @@ _ROUTERS = tuple(f"org.apache.kafka.connect.transforms.{name}" for name in ("Reg
 def chain_plan(
     steps: Sequence[NamedStep], cluster: str, find: FindPlugin, names: RemoteNames | None = None
 ) -> ChainPlan | None:
-    """Return the plan for transforms that need records; None if all steps only rename topics.
-
-    ``names``: the topics to which records may be sent; None: a single topic.
-
-    Raises:
-        ConfigError: A class is missing, cannot be imported by a slice, or is not supported for mirrored records.
-    """
+    """Return the plan for transforms that need records; None if all steps only rename topics. ``names``: the topics to
+    which records may be sent; None: a single topic. Raises ConfigError if a class is missing, cannot be imported by a
+    slice, or is not supported for mirrored records."""
     made = tuple(_step(step, find, names) for step in steps)
     if all(step.renames for step in made):
         return None
@@ -166,25 +162,23 @@ def _step(step: NamedStep, find: FindPlugin, names: RemoteNames | None) -> Chain
 
 def _refuse_router(step: NamedStep, resolved: str, names: RemoteNames | None) -> None:
     """Reject a router that sends records of a partition to topics that no config names. Raises ConfigError."""
-    key = f"{step.transformation.prefix}type"
     if resolved != ROUTER:
-        raise ConfigError(
-            f"{key} {step.transformation.name} is not supported for mirrored records: it would send records of a "
-            "partition to an unlimited number of topics",
-            key,
+        why = (
+            "is not supported for mirrored records: it would send records of a partition to an unlimited number of "
+            "topics"
         )
-    if names is None or not names.routes.others:
-        raise ConfigError(
-            f"{key} {step.transformation.name} depends on more than a record's topic, so it sends records of a "
-            f"partition to several topics. Set {TOPIC_KEY} to the topic that this connector writes, and {OTHERS_KEY} "
-            "to the topics that other connectors write",
-            key,
+    elif names is None or not names.routes.others:
+        why = (
+            "depends on more than a record's topic, so it sends records of a partition to several topics. Set "
+            f"{TOPIC_KEY} to the topic that this connector writes, and {OTHERS_KEY} to the topics that other "
+            "connectors write"
         )
-    if names.by_query:
-        raise ConfigError(
-            f"{key} {step.transformation.name} sends records to several topics, and so does {QUERY_KEY}; use only one",
-            key,
-        )
+    elif names.by_query:
+        why = f"sends records to several topics, and so does {QUERY_KEY}; use only one"
+    else:
+        return
+    key = f"{step.transformation.prefix}type"
+    raise ConfigError(f"{key} {step.transformation.name} {why}", key)
 
 
 def _made(plugin: NamedPlugin, kind: PluginKind, find: FindPlugin) -> tuple[str, MadePlugin]:

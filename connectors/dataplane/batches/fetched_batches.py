@@ -58,11 +58,9 @@ KIND_OF_REASON: Final = {one.reason: str(one.kind) for one in (SHALLOW, MERGED, 
 
 
 def decide(header: BatchHeader, position: int, aborted: bool, max_message_bytes: int) -> Decision:
-    """Return the decision for a magic 2 batch fetched at ``position``.
-
-    ``aborted``: the copy is read_committed, and the batch's producer is inside an aborted transaction.
-    A LogAppendTime batch is rebuilt because the target would otherwise show the older create times of the client.
-    """
+    """Return the decision for a magic 2 batch fetched at ``position``. ``aborted``: the copy is read_committed, and the
+    batch's producer is inside an aborted transaction. A LogAppendTime batch is rebuilt because the target would
+    otherwise show the older create times of the client."""
     attributes = header.attributes
     if attributes & 0x20:
         return CONTROL

@@ -30,11 +30,9 @@ Stamp = tuple[int, int, int, int]
 
 @dataclass(slots=True, eq=False)
 class Outgoing:
-    """A batch for the target: its bytes, its sequences, and the source offsets that it covers.
-
-    Until it is made ready for its first sending, ``batch`` is what was fetched: ``source_batches`` batches of the
-    source, one after the other. From then on it is one batch that never changes.
-    """
+    """A batch for the target: its bytes, its sequences, and the source offsets that it covers. Until it is made ready
+    for its first sending, ``batch`` is what was fetched: ``source_batches`` batches of the source, one after the other.
+    From then on it is one batch that never changes."""
 
     batch: memoryview
     base_sequence: int

@@ -60,11 +60,9 @@ class OpenTransaction(Protocol):
 
 
 class SendQueue:
-    """The state of one partition: what waits, what is in flight, and the position behind what is acknowledged.
-
-    With a ``transaction``, batches are transactional, under a producer id and epoch that may change with each. Whenever
-    there is something to report, the queue is put into ``moved``, so that a report costs nothing for idle partitions.
-    """
+    """The state of one partition: what waits, what is in flight, and the position behind what is acknowledged. With a
+    ``transaction``, batches are transactional, under a producer id and epoch that may change with each. Whenever there
+    is something to report, the queue is put into ``moved``, so that a report costs nothing for idle partitions."""
 
     def __init__(
         self,
@@ -289,9 +287,6 @@ class SendQueue:
                 break
             waiting.pop()
             self._queued_bytes -= len(last.batch)
-        self._read_on_behind_last()
-
-    def _read_on_behind_last(self) -> None:
         if kept := self._last():
             self.fetch_offset, self.last_fetched_epoch = kept.next_source_offset, kept.source_epoch
             self._queued_sequence = wire.add_sequence(kept.base_sequence, kept.count)
@@ -318,10 +313,8 @@ class SendQueue:
 
     def appended_unknown(self, last_sequence: int | None) -> list[Outgoing]:
         """Return the batches that the leader has at offsets unknown to us, given the last sequence it has of ours.
-
-        ``last_sequence`` None: the leader does not know our producer id. Raises :class:`TargetTruncated` if it has
-        less than it acknowledged, :class:`AnotherWrites` if it has batches that we did not send.
-        """
+        ``last_sequence`` None: the leader does not know our producer id. Raises :class:`TargetTruncated` if it has less
+        than it acknowledged, :class:`AnotherWrites` if it has batches that we did not send."""
         acknowledged_before = self._in_flight[0].base_sequence if self._in_flight else self.next_sequence
         if last_sequence is None:
             if self.pipelined and not self._nothing_written():
@@ -356,11 +349,8 @@ class SendQueue:
 
     def split_or_skip(self) -> None:
         """Replace permanently refused batches and renumber those behind them, or stop. Call it right after
-        :meth:`settle`.
-
-        Raises :class:`CopiesUnderWay` if only a new epoch makes that safe: the target would take a late copy with an
-        old sequence for one of the new batches, which it would then never write.
-        """
+        :meth:`settle`. Raises :class:`CopiesUnderWay` if only a new epoch makes that safe: the target would take a late
+        copy with an old sequence for one of the new batches, which it would then never write."""
         first = next((index for index, outgoing in enumerate(self._queue) if outgoing.refusal is not None), None)
         if first is None:
             return
