@@ -53,29 +53,23 @@ class _Scan:
     found: dict[int, int] = field(default_factory=dict)
 
 
+@dataclass(eq=False, repr=False)
 class Recoveries:
     """The running recoveries. ``place`` lets a settled partition write to its leader; ``fail`` ends the slice. ``room``
     is called when one ends, because a partition that stopped in it holds no more memory."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        flow: str,
-        *,
-        place: Callable[[PartitionCopier, int], Awaitable[None]],
-        room: Callable[[], None],
-        fail: Callable[[BaseException], None],
-    ) -> None:
-        self._cluster = cluster
-        self._flow = flow
-        self._place = place
-        self._room = room
-        self._fail = fail
-        self._scope = Scope(f"recoveries of {flow}")
-        self._recovering: dict[PartitionCopier, asyncio.Task[None]] = {}
-        self._attempts: dict[PartitionCopier, int] = {}  # since the last acknowledgement
-        self._lost: dict[PartitionCopier, TargetTruncated] = {}
-        self._scans: dict[PartitionCopier, _Scan] = {}
+    cluster: Cluster
+    flow: str
+    place: Callable[[PartitionCopier, int], Awaitable[None]]
+    room: Callable[[], None]
+    fail: Callable[[BaseException], None]
+    _recovering: dict[PartitionCopier, asyncio.Task[None]] = field(default_factory=dict)
+    _attempts: dict[PartitionCopier, int] = field(default_factory=dict)  # since the last acknowledgement
+    _lost: dict[PartitionCopier, TargetTruncated] = field(default_factory=dict)
+    _scans: dict[PartitionCopier, _Scan] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._scope = Scope(f"recoveries of {self.flow}")
 
     def __contains__(self, copier: PartitionCopier) -> bool:
         return copier in self._recovering
@@ -103,11 +97,11 @@ class Recoveries:
         if task.cancelled():
             return
         if (error := task.exception()) is not None:
-            self._fail(error)
+            self.fail(error)
         elif copier.faulted and not copier.stopped:
             # Because another batch was refused before this task had ended.
             self.begin(copier)
-        self._room()
+        self.room()
 
     async def _recover_until_settled(self, copier: PartitionCopier) -> None:
         attempts = self._attempts[copier] = self._attempts.get(copier, 0) + 1
@@ -118,7 +112,7 @@ class Recoveries:
         while not copier.stopped:
             try:
                 if (truncated := self._lost.get(copier)) is not None:
-                    copier.stop(*await log_divergence.explain_target(self._cluster, copier, truncated))
+                    copier.stop(*await log_divergence.explain_target(self.cluster, copier, truncated))
                     return
                 if copier.unanswered == 0:
                     await self._settle(copier)
@@ -135,14 +129,14 @@ class Recoveries:
                 )
                 return
             except RetriableError as error:
-                log.warning("%s: target %s: %s; retrying", self._flow, copier.plan.target, error)
+                log.warning("%s: target %s: %s; retrying", self.flow, copier.plan.target, error)
             await asyncio.sleep(delay_s)
             delay_s = min(delay_s * 2, _most_s(copier))
 
     async def _settle(self, copier: PartitionCopier) -> None:
         """Run one round: find the leader and what it has of ours; then place the partition again, or stop it."""
         plan, name = copier.plan, copier.plan.target.topic
-        topic = (await log_divergence.known_topics(self._cluster, {name}, log_divergence.DELETED_AFTER_S)).get(name)
+        topic = (await log_divergence.known_topics(self.cluster, {name}, log_divergence.DELETED_AFTER_S)).get(name)
         expected = (name, plan.target_topic_id)
         if verdict := log_divergence.of_topic("target", topic, expected, plan.source, copier.next_source_offset):
             copier.stop(*verdict)
@@ -155,12 +149,12 @@ class Recoveries:
         if copier.has_unacknowledged:
             found = await self._find_appended(copier, (known.leader, known.leader_epoch))
         # Which may have been lowered; without the right to read it, batches are halved to fit.
-        if copier.is_refused_for_size and (most := await max_message_bytes(self._cluster, name)) is not None:
+        if copier.is_refused_for_size and (most := await max_message_bytes(self.cluster, name)) is not None:
             copier.max_message_bytes = most
         copier.settle(found)
         self._split_or_skip(copier)
         if not copier.stopped:
-            await self._place(copier, known.leader)
+            await self.place(copier, known.leader)
 
     def _split_or_skip(self, copier: PartitionCopier) -> None:
         """Replace permanently refused batches. A batch that cannot be decoded stops its partition."""
@@ -174,12 +168,12 @@ class Recoveries:
             raise
         except Exception as error:
             where = f"a refused batch after source offset {copier.next_source_offset - 1} of {copier.plan.source}"
-            log.error("%s: %s cannot be decoded", self._flow, where, exc_info=error)
+            log.error("%s: %s cannot be decoded", self.flow, where, exc_info=error)
             copier.quarantine(f"{where} cannot be decoded: {type(error).__name__}: {error}", "source-unreadable")
 
     async def _find_appended(self, copier: PartitionCopier, leader: tuple[int, int]) -> dict[int, int]:
         target = copier.plan.target
-        states = await describe_producers(self._cluster, [target])
+        states = await describe_producers(self.cluster, [target])
         epoch, last = states.get(target, {}).get(copier.producer.producer_id, (-1, -1))
         if epoch > copier.producer.epoch:
             raise Fenced(f"target {target}: its leader knows epoch {epoch} of our producer id: a successor took over")
@@ -195,7 +189,7 @@ class Recoveries:
         scan = self._scans.get(copier)
         if scan is None or scan.leader != leader:
             scan = self._scans[copier] = _Scan(leader, copier.target_end)
-        connection = await self._cluster.connection(leader[0], "recover")
+        connection = await self.cluster.connection(leader[0], "recover")
         topic = fetch_api.TopicOnWire(plan.target.topic, plan.target_topic_id)
         limits = fetch_api.FetchLimits(0, 1, _SCAN_BYTES, _SCAN_BYTES, fetch_api.READ_UNCOMMITTED)
         ours, found = (copier.producer.producer_id, copier.producer.epoch), scan.found
@@ -208,7 +202,7 @@ class Recoveries:
             if row.error_code == error_codes.OFFSET_OUT_OF_RANGE:
                 # The log starts later, so none of ours is before; or it ends before, and the next round asks again.
                 del self._scans[copier]
-                start = await list_offset(self._cluster, plan.target, EARLIEST)
+                start = await list_offset(self.cluster, plan.target, EARLIEST)
                 if start <= scan.position:
                     raise RetriableError(f"its log {unread(plan.target.topic, row.error_code)}")
                 self._scans[copier] = scan
