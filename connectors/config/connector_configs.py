@@ -18,16 +18,8 @@ from connect.core.config.config_def import AtLeast, ConfigDef, OneOf, Read, Sett
 from connect.core.errors import ConfigError
 from connect.kafka.security.connection_settings import ConnectionSettings
 from connect.wire.batch import CODEC_NAMES
-from connectors.config.client_config import (
-    ClientKind,
-    ClusterSide,
-    Rhythm,
-    client_connection,
-    connector_client,
-    inner_client_id,
-    record_producer,
-    rhythm,
-)
+from connectors.config import client_config
+from connectors.config.client_config import ClientKind, ClusterSide
 from connectors.config.definitions import CHECKPOINT, SOURCE, USE_DEFAULTS_FROM
 from connectors.filters import DefaultConfigPropertyFilter, DefaultGroupFilter, DefaultTopicFilter, should_mirror
 from connectors.formats.gap import GapPolicy, OnSourceGap, OnTopicRecreated
@@ -216,7 +208,7 @@ class MirrorSourceSettings:
     offset_syncs: OffsetSyncsSettings | None
     offsets_topics: tuple[str, ...]
     gap_policy: GapPolicy
-    transactions: Rhythm | None
+    transactions: client_config.Rhythm | None
     transform_sql: str
     transforms: tuple[NamedStep, ...]
     spark: Mapping[str, str] = field(repr=False)
@@ -307,8 +299,8 @@ def source_settings(connector: Mapping[str, str], worker: Mapping[str, str]) -> 
     query, routes = _query(values), topic_routes(values)
     _refuse_routes_to_nowhere(routes, query, transforms)
     offsets = WORKER.parse(worker)
-    consumer = _client_values(CONSUMER, connector_client(connector, "source", "consumer"), "consumer.")
-    producer = _client_values(PRODUCER, record_producer(connector, worker), "producer.")
+    consumer = _client_values(CONSUMER, client_config.connector_client(connector, "source", "consumer"), "consumer.")
+    producer = _client_values(PRODUCER, client_config.record_producer(connector, worker), "producer.")
     _refuse_what_changes_records(connector, worker)
     offsets_topic = offsets.string("offset.storage.topic")
     clients = {
@@ -335,7 +327,7 @@ def source_settings(connector: Mapping[str, str], worker: Mapping[str, str]) -> 
         gap_policy=GapPolicy(
             OnSourceGap(values.string("on.source.gap")), OnTopicRecreated(values.string("on.topic.recreated"))
         ),
-        transactions=rhythm(connector, worker, offsets, producer.integer("transaction.timeout.ms")),
+        transactions=client_config.rhythm(connector, worker, offsets, producer.integer("transaction.timeout.ms")),
         transform_sql=query.text if query else "",
         transforms=transforms,
         spark={key: value for key, value in connector.items() if key.startswith("spark.")},
@@ -459,10 +451,10 @@ class CheckpointSettings:
     def connection(self, side: ClusterSide, kind: ClientKind, role: str, task: str = "") -> ConnectionSettings:
         """Return connection settings for a client in one of Java's roles; ``task`` is ``-0`` in a task. Raises
         ConfigError."""
-        client = connector_client(self._props, side, kind)
-        client_id = inner_client_id(self.flow, self.name + task, role, client.get("client.id", ""))
+        client = client_config.connector_client(self._props, side, kind)
+        client_id = client_config.inner_client_id(self.flow, self.name + task, role, client.get("client.id", ""))
         alias = self.source_alias if side == "source" else self.target_alias
-        return client_connection(self._props, side, kind, client_id=client_id, where=f"cluster {alias}")
+        return client_config.client_connection(self._props, side, kind, client_id=client_id, where=f"cluster {alias}")
 
 
 def checkpoint_settings(props: Mapping[str, str]) -> CheckpointSettings:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final, Literal
 
+from connect.core.config import client_settings, worker_settings
 from connect.core.config.client_settings import (
     ADMIN_KEYS,
     BOOTSTRAP_SERVERS,
     CONSUMER_KEYS,
-    IGNORED_SECURITY,
     OF_CONNECTIONS,
     PRODUCER_KEYS,
 )
@@ -21,14 +21,7 @@ from connect.core.config.properties import provider_notice
 from connect.core.config.rest_settings import ADMIN_HTTPS_PREFIX, EXTENSIONS, HTTPS_PREFIX, REST, REST_INTERNAL
 from connect.core.config.security_settings import SECURITY, suites_notice
 from connect.core.config.worker_config import NOT_KNOWN, NOT_SUPPORTED, listener_notice, unlisted_step
-from connect.core.config.worker_settings import (
-    CONVERTER_PREFIXES,
-    STORAGE_PREFIXES,
-    WORKER,
-    converter_notice,
-    storage_notice,
-    why_ignored,
-)
+from connect.core.config.worker_settings import CONVERTER_PREFIXES, WORKER, converter_notice, why_ignored
 from connectors.config.connector_configs import PRODUCER
 from connectors.config.definitions import CHECKPOINT, HEARTBEAT, SOURCE
 
@@ -249,8 +242,8 @@ def _of_all(key: str, clusters: Sequence[str]) -> _Word | None:
             of_flow = f"producer.override.{key.removeprefix('producer.')}"  # because that is the one of records
         said = f"has no effect at top level, as in Java; set it for a flow, such as {flow}.{of_flow}"
         return _of_flow(of_flow, own_offsets=False) or _Word("misplaced", said)
-    if key.startswith(STORAGE_PREFIXES):
-        return _of_text(storage_notice(key))
+    if key.startswith(worker_settings.STORAGE_PREFIXES):
+        return _of_text(worker_settings.storage_notice(key))
     if key.startswith(("task.", "worker.")) and key in _WORKER_KNOWN:
         return _UNSUPPORTED if key in _WORKER_UNSUPPORTED else None
     if _is_connection(key):
@@ -278,8 +271,8 @@ def _of_cluster(rest: str, prefix: str) -> _Word | None:
         return _Word("misplaced", f"has no effect on a cluster, as in Java; set {rest} without a prefix")
     if rest.startswith(_OVERRIDES):
         return _ALL_OVERRIDES
-    if rest.startswith(STORAGE_PREFIXES):
-        return _of_text(storage_notice(rest, prefix))
+    if rest.startswith(worker_settings.STORAGE_PREFIXES):
+        return _of_text(worker_settings.storage_notice(rest, prefix))
     if rest in _WORKER_KNOWN or _is_connection(rest):
         return _of_connection(rest)
     return _of_text(converter_notice(rest)) if rest.startswith(CONVERTER_PREFIXES) else _unknown(rest, _WORKER_KNOWN)
@@ -352,7 +345,7 @@ def _of_connector(key: str) -> _Word | None:
 
 
 def _of_connection(key: str) -> _Word | None:
-    return _UNSUPPORTED if key in IGNORED_SECURITY else None
+    return _UNSUPPORTED if key in client_settings.IGNORED_SECURITY else None
 
 
 def _is_connection(key: str) -> bool:

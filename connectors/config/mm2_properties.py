@@ -22,14 +22,8 @@ from connect.core.config.properties import ConfigTransformer, Properties, load_p
 from connect.core.config.security_settings import SECURITY
 from connect.core.errors import ConfigError
 from connect.core.model import CLEANED_SOON
+from connectors.config import connector_configs
 from connectors.config.client_config import ClientKind, ClusterSide, FlowClients, flow_clients, properties_with_prefix
-from connectors.config.connector_configs import (
-    BYTE_ARRAY_CONVERTER,
-    CONVERTERS,
-    WORKER,
-    MirrorSourceSettings,
-    source_settings,
-)
 from connectors.config.definitions import CHECKPOINT, HEARTBEAT, SOURCE
 from connectors.config.ignored_keys import IgnoredKey, notices
 from connectors.formats.types import FlowName
@@ -45,7 +39,7 @@ _TOP_LEVEL: Final = SECURITY | ConfigDef.of(
 )
 #: Top-level keys with these prefixes reach every worker.
 _WORKER_BEGINNINGS: Final = (
-    *("offset.storage", "config.storage", "status.storage", *CONVERTERS),
+    *("offset.storage", "config.storage", "status.storage", *connector_configs.CONVERTERS),
     *("task", "worker", "audit.", "replication.policy", *ACCESS.settings),
 )
 _CLIENT_BEGINNINGS: Final = ("producer", "consumer", "admin")
@@ -103,7 +97,7 @@ class Flow:
             "offset.storage.topic": f"mm2-offsets.{self.source}.internal",
             "status.storage.topic": f"mm2-status.{self.source}.internal",
             "config.storage.topic": f"mm2-configs.{self.source}.internal",
-            **dict.fromkeys(CONVERTERS, BYTE_ARRAY_CONVERTER),
+            **dict.fromkeys(connector_configs.CONVERTERS, connector_configs.BYTE_ARRAY_CONVERTER),
             **{f"offset.storage.{key}": value for key, value in CLEANED_SOON.items()},
             **config.resolved(props),
             **self._providers(),
@@ -136,10 +130,12 @@ class Flow:
         props = {**self.config.raw, **properties_with_prefix(self.config.raw, f"{self}.")}
         return {key: value for key, value in props.items() if key.startswith("config.providers")}
 
-    def settings(self) -> MirrorSourceSettings:
+    def settings(self) -> connector_configs.MirrorSourceSettings:
         """Return the typed settings of its source connector. Raises ConfigError with the key and line in the file."""
         try:
-            return source_settings(self.config.resolved(self.connector_config()), self.worker_config())
+            return connector_configs.source_settings(
+                self.config.resolved(self.connector_config()), self.worker_config()
+            )
         except ConfigError as error:
             raise self.located(error) from None
 
@@ -168,7 +164,7 @@ class Flow:
             return [f"{self}.source.{key}", f"{self.source}.{key}", f"{self}.{key}"]
         if key.startswith("producer."):
             return [f"{self}.producer.override.{key.removeprefix('producer.')}", f"{self.target}.{key}"]
-        if key in WORKER:
+        if key in connector_configs.WORKER:
             return [key, f"{self.target}.{key}"] if key.startswith(_WORKER_BEGINNINGS) else [f"{self.target}.{key}"]
         return [f"{self}.{key}", key, f"{self.target}.{key}"]
 

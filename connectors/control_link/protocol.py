@@ -34,22 +34,9 @@ import orjson
 
 from connect.core.errors import RetriableError
 from connect.kafka.error_causes import cause_of
+from connectors.formats import types
 from connectors.formats.gap import Gap
-from connectors.formats.types import (
-    DEFAULT_BATCH_BYTES,
-    DEFAULT_MAX_MESSAGE_BYTES,
-    NO_COMPRESSION,
-    ONE_WAY,
-    RUNNING,
-    Compression,
-    ProducerIdAndEpoch,
-    ResumeProof,
-    Run,
-    Skip,
-    TopicPartition,
-    Ways,
-    Wired,
-)
+from connectors.formats.types import TopicPartition, Wired
 
 LINK_VERSION: Final = 16
 
@@ -81,10 +68,10 @@ class PartitionPlan(Wired):
     target_end: int
     next_sequence: int
     pipelined: bool
-    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
-    proof: ResumeProof | None = None
-    producer: ProducerIdAndEpoch | None = None
-    ways: Ways = ONE_WAY
+    max_message_bytes: int = types.DEFAULT_MAX_MESSAGE_BYTES
+    proof: types.ResumeProof | None = None
+    producer: types.ProducerIdAndEpoch | None = None
+    ways: types.Ways = types.ONE_WAY
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +94,13 @@ class SliceSettings(Wired):
     fetch_max_bytes: int = 16 * 1024 * 1024
     partition_max_bytes: int | None = None
     buffer_bytes: int = 48 * 1024 * 1024
-    batch_bytes: int = DEFAULT_BATCH_BYTES
+    batch_bytes: int = types.DEFAULT_BATCH_BYTES
     in_flight_requests: int = 64
     in_flight_bytes: int = 16 * 1024 * 1024
     progress_interval_ms: int = 100
     rack: str = ""
     skip_refused: bool = False
-    compression: Compression = NO_COMPRESSION
+    compression: types.Compression = types.NO_COMPRESSION
     transform_sql: str = ""
     chain: dict[str, Any] | None = field(default=None, repr=False)
     by_key: bool = False
@@ -177,11 +164,11 @@ class PartitionProgress:
     records: int
     bytes: int
     batches: dict[str, int]
-    runs: list[Run] = field(default_factory=list)
-    skips: list[Skip] = field(default_factory=list)
+    runs: list[types.Run] = field(default_factory=list)
+    skips: list[types.Skip] = field(default_factory=list)
     dropped: int = 0
     changed: int = 0
-    state: str = RUNNING
+    state: str = types.RUNNING
     reason: str = ""
     error: str = ""
     gap: Gap | None = None

@@ -25,18 +25,9 @@ from connectors.dataplane.batches import error_codes, fetched_batches
 from connectors.dataplane.batches.error_codes import Refusal
 from connectors.dataplane.batches.outgoing_batches import Builder, Merging, Outgoing, Stamp, apart, append_run
 from connectors.dataplane.batches.sequencer import BatchSplitter, CopiesUnderWay, RecordRejected
+from connectors.formats import types
 from connectors.formats.gap import Gap
-from connectors.formats.types import (
-    DEFAULT_BATCH_BYTES,
-    NO_COMPRESSION,
-    QUARANTINED,
-    RUNNING,
-    STOPPED,
-    Compression,
-    ProducerIdAndEpoch,
-    Run,
-    Skip,
-)
+from connectors.formats.types import ProducerIdAndEpoch, Run, Skip
 
 _HALF: Final = wire.SEQUENCE_MODULUS // 2
 
@@ -71,8 +62,8 @@ class SendQueue:
         *,
         read_committed: bool,
         skip_refused: bool = False,
-        compression: Compression = NO_COMPRESSION,
-        batch_bytes: int = DEFAULT_BATCH_BYTES,
+        compression: types.Compression = types.NO_COMPRESSION,
+        batch_bytes: int = types.DEFAULT_BATCH_BYTES,
         transaction: OpenTransaction | None = None,
         moved: dict[SendQueue, None] | None = None,
     ) -> None:
@@ -98,7 +89,7 @@ class SendQueue:
         #: Some of what was read was dropped, to be fetched again when the fault is over.
         self.gave_back = False
         self.unanswered = 0
-        self.state = RUNNING
+        self.state = types.RUNNING
         self.stopped_reason = ""
         self.stopped_error = ""
         self.gap: Gap | None = None
@@ -385,13 +376,13 @@ class SendQueue:
 
     def stop(self, reason: str, error: str = "", gap: Gap | None = None) -> None:
         """Stop this partition with a reason for the operator; acknowledged batches count."""
-        self._end(STOPPED, reason, error, gap)
+        self._end(types.STOPPED, reason, error, gap)
 
     def quarantine(self, reason: str, error: str) -> None:
         """Stop this partition because the target refuses a batch permanently; see :meth:`stop`."""
-        self._end(QUARANTINED, reason, error, None)
+        self._end(types.QUARANTINED, reason, error, None)
 
-    def stop_reading(self, reason: str, error: str, gap: Gap | None, state: str = STOPPED) -> None:
+    def stop_reading(self, reason: str, error: str, gap: Gap | None, state: str = types.STOPPED) -> None:
         """Stop once everything read is acknowledged, so that the position shows exactly what is missing."""
         self._after_last = state, reason, error, gap
         self._stop_after_last()
