@@ -49,9 +49,6 @@ _TURN_S: Final = 0.01
 #: Smaller than in the plain copy, because an answer must arrive before the request times out on a slow link (0.1 MB/s).
 _FETCH_BYTES: Final = 2 * 1024 * 1024
 
-#: The records sent instead of one record.
-Answers = list[MirroredRecord]
-
 
 class Stop(Exception):
     """A partition stops before ``offset``."""
@@ -122,13 +119,12 @@ class ByKey:
         await self.sender.stop()
         await self._opened.aclose()
 
-    async def answers(self, records: Sequence[Any]) -> list[Answers | NoTarget]:
+    async def answers(self, records: Sequence[Any]) -> list[list[MirroredRecord] | NoTarget]:
         """Return what is sent instead of each record. A handler may block, so it runs in its own thread."""
-        handler = self._handler
-        if handler is None:
+        if (handler := self._handler) is None:
             return [[_mirrored(record, None)] for record in records]
-        in_thread = asyncio.get_running_loop().run_in_executor
-        return await in_thread(self._thread, lambda: [_answer(handler, record) for record in records])
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, lambda: [_answer(handler, record) for record in records])
 
 
 class KeyedPartition:
@@ -200,15 +196,12 @@ class KeyedPartition:
         began_s = time.monotonic()
         try:
             shares, stop = await self._shared_out(records)
-            outcomes = await asyncio.gather(
-                *(self._deliver(target, share) for target, share in shares.items()), return_exceptions=True
-            )
-            stops = [stop] if stop else []
+            sending = (self._deliver(target, share) for target, share in shares.items())
+            outcomes = [stop, *await asyncio.gather(*sending, return_exceptions=True)]
             for outcome in outcomes:
-                if isinstance(outcome, Stop):
-                    stops.append(outcome)
-                elif isinstance(outcome, BaseException):
+                if isinstance(outcome, BaseException) and not isinstance(outcome, Stop):
                     raise outcome
+            stops = [outcome for outcome in outcomes if isinstance(outcome, Stop)]
             first = min(stops, key=lambda one: one.offset, default=None)
             progress = self._progress
             progress.next_source_offset = first.offset if first else following
@@ -279,7 +272,7 @@ def _mirrored(record: Any, partition: int | None) -> MirroredRecord:
     )
 
 
-def _answer(handler: MessageHandler, record: Any) -> Answers | NoTarget:
+def _answer(handler: MessageHandler, record: Any) -> list[MirroredRecord] | NoTarget:
     try:
         return answers(handler, _mirrored(record, record.partition))
     except NoTarget as error:

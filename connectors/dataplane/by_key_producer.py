@@ -238,14 +238,13 @@ class Sender:
         producer = make_producer(self.connection, float("inf"), self.check_lease, enable_idempotence=True)
         try:
             await producer.start()
-        except aiokafka.errors.KafkaError as error:
+        except BaseException as error:
             await producer.stop()
+            if not isinstance(error, aiokafka.errors.KafkaError):
+                raise
             refused = isinstance(error, aiokafka.errors.ClusterAuthorizationFailedError)
             grant = "; grant IDEMPOTENT_WRITE on the target cluster" if refused else ""
             raise RetriableError(f"target: cannot start a producer: {error}{grant}") from error
-        except BaseException:
-            await producer.stop()
-            raise
         self._producers.append(producer)
 
     async def stop(self) -> None:

@@ -413,7 +413,7 @@ class FetchLoop:
             self._stir(copier)
             if self._number == QUIET:
                 self._awake[copier] = None
-        self._reader.goes_on(copier)
+        self._reader.refusals.pop(copier, None)
         return bool(row.records)
 
     def _feed(self, copier: PartitionCopier, row: fetch_produce.FetchedPartition) -> Iterator[None]:

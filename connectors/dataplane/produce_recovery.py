@@ -63,8 +63,9 @@ class Recoveries:
     place: Callable[[PartitionCopier, int], Awaitable[None]]
     room: Callable[[], None]
     fail: Callable[[BaseException], None]
+    #: Since the last acknowledgement.
+    attempts: dict[PartitionCopier, int] = field(default_factory=dict)
     _recovering: dict[PartitionCopier, asyncio.Task[None]] = field(default_factory=dict)
-    _attempts: dict[PartitionCopier, int] = field(default_factory=dict)  # since the last acknowledgement
     _lost: dict[PartitionCopier, TargetTruncated] = field(default_factory=dict)
     _scans: dict[PartitionCopier, _Scan] = field(default_factory=dict)
 
@@ -85,10 +86,6 @@ class Recoveries:
         self._recovering[copier] = task
         task.add_done_callback(partial(self._recovered, copier))
 
-    def went_well(self, copier: PartitionCopier) -> None:
-        """Reset the backoff after an acknowledged batch."""
-        self._attempts.pop(copier, None)
-
     async def stop(self) -> None:
         await self._scope.close()
 
@@ -104,7 +101,7 @@ class Recoveries:
         self.room()
 
     async def _recover_until_settled(self, copier: PartitionCopier) -> None:
-        attempts = self._attempts[copier] = self._attempts.get(copier, 0) + 1
+        attempts = self.attempts[copier] = self.attempts.get(copier, 0) + 1
         if attempts > 1:
             # A leader that keeps refusing is not asked as fast as it answers.
             await asyncio.sleep(_backoff_s(attempts - 1, _most_s(copier)))
@@ -161,7 +158,7 @@ class Recoveries:
         if not copier.has_refused:
             return
         # No backoff, because each refusal leaves less to refuse.
-        self._attempts.pop(copier, None)
+        self.attempts.pop(copier, None)
         try:
             copier.split_or_skip()
         except (CopiesUnderWay, MemoryError):

@@ -123,7 +123,7 @@ class TargetWriter:
             if row is None or row.error_code:
                 self._refused(copier, outgoing, row, error)
                 continue
-            self._recoveries.went_well(copier)
+            self._recoveries.attempts.pop(copier, None)
             try:
                 copier.acknowledged(outgoing, row.base_offset)
             except TargetTruncated as truncated:

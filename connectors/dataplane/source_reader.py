@@ -53,11 +53,12 @@ class SourceReader:
     partitions: int = 0
     #: How often the next batch was found damaged, by whichever loop.
     damaged: dict[PartitionCopier, int] = field(default_factory=dict)
+    #: How often its leader has refused a position in a row.
+    refusals: dict[PartitionCopier, int] = field(default_factory=dict)
     _holding: set[PartitionCopier] = field(default_factory=set)
     _is_held: bool = False
     _unplaced: set[PartitionCopier] = field(default_factory=set)
     _missing_since_s: dict[str, float] = field(default_factory=dict)
-    _refusals: dict[PartitionCopier, int] = field(default_factory=dict)
     _loops: dict[int, list[FetchLoop]] = field(default_factory=dict)
     _quiet: dict[int, FetchLoop] = field(default_factory=dict)
     _placing: asyncio.Event = field(default_factory=asyncio.Event)
@@ -143,10 +144,6 @@ class SourceReader:
         ``diverging``: (leader epoch, its end) if the leader says that its log differs from what was read."""
         self._spawn(self._explain(copier, leader_epoch, diverging), f"look into {copier.plan.source}")
 
-    def goes_on(self, copier: PartitionCopier) -> None:
-        """Note that the leader accepts the position."""
-        self._refusals.pop(copier, None)
-
     def took(self, copiers: Collection[PartitionCopier]) -> None:
         self._holding.update(copiers)
         self.taken(copiers)
@@ -221,7 +218,7 @@ class SourceReader:
                 log.warning("%s: source %s refuses its position: %s", self.settings.flow, plan.source, error)
                 await asyncio.sleep(_RETRY_S)
                 continue
-            tries = self._refusals[copier] = self._refusals.get(copier, 0) + 1
+            tries = self.refusals[copier] = self.refusals.get(copier, 0) + 1
             if found is None and tries < _REFUSED_TRIES:
                 self.lose(copier)
                 return
