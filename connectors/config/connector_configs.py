@@ -296,7 +296,8 @@ def source_settings(connector: Mapping[str, str], worker: Mapping[str, str]) -> 
     values = SOURCE.parse(connector)
     policy = make_policy(connector)
     source_alias, transforms = values.string("source.cluster.alias"), named_steps(connector)
-    query, routes = _query(values), topic_routes(values)
+    query = parse_query(text) if (text := values.string(QUERY_KEY)) else None
+    routes = topic_routes(values)
     _refuse_routes_to_nowhere(routes, query, transforms)
     offsets = WORKER.parse(worker)
     consumer = _client_values(CONSUMER, client_config.connector_client(connector, "source", "consumer"), "consumer.")
@@ -360,11 +361,6 @@ def compression_of(values: Values) -> Compression:
     name = values.string("compression.type")
     level = f"compression.{name}.level"
     return Compression(CODEC_NAMES.index(name), values.integer(level) if level in PRODUCER.settings else None)
-
-
-def _query(values: Values) -> RecordsQuery | None:
-    text = values.string(QUERY_KEY)
-    return parse_query(text) if text else None
 
 
 def _refuse_routes_to_nowhere(routes: TopicRoutes, query: RecordsQuery | None, transforms: Sequence[NamedStep]) -> None:

@@ -333,9 +333,6 @@ class Resumer:
             return fallback(plan, scan, scan.doubt)
         if not scan.arrived:
             return exact(plan, scan, None)
-        return await self._count_off(plan, scan, done)
-
-    async def _count_off(self, plan: PartitionPlan, scan: TargetScan, done: _Done) -> Resumed:
         source_scan = done.source_scan = done.source_scan or SourceScan(
             plan.next_source_offset, scan.arrived, plan.last_source_epoch
         )

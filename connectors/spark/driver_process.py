@@ -97,7 +97,8 @@ def transformed(session: Any, records: Any, text: str) -> Any:
     evaluated. The frame's plan is checked: it does nothing else than to compute columns of each row. Raises
     ConfigError, or pyspark's exceptions.
     """
-    functions = _functions(session)
+    # Spark Connect has a module of its own.
+    functions = importlib.import_module(f"{type(session).__module__.rpartition('.')[0]}.functions")
     query = parse_query(text)
     for key in _OFF:
         session.conf.set(key, "false")
@@ -162,11 +163,6 @@ def _refuse_column(item: str, name: str, type_: str, changed: dict[str, str]) ->
         raise refused(f"{name} is named twice")
     if type_ not in _TAKEN[name]:
         raise refused(f"{name} has to be {' or '.join(_TAKEN[name][:2])}, but is {type_}; cast it")
-
-
-def _functions(session: Any) -> Any:
-    """Return the module of column functions that fits the session: Spark Connect has a separate one."""
-    return importlib.import_module(f"{type(session).__module__.rpartition('.')[0]}.functions")
 
 
 def _returned(name: str, type_: str) -> str:

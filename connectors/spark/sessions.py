@@ -72,9 +72,10 @@ def failure_of(error: BaseException) -> SparkFailure:
     details = _DETAILS.search(text)
     raised = _last_raised(lines[lines.index(_TRACE) + 1 :]) if _TRACE in lines else details and details[1]
     line = raised or f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+    lacks = (f"{what} {match[1]}" for what, pattern in _INCOMPATIBLE.items() if (match := pattern.search(text)))
     return SparkFailure(
         text=line[:_MAX_CHARS],
-        unfit=_incompatibility(text),
+        unfit=next(lacks, ""),
         python=_TRACE in text,
         settings=isinstance(error, (ConfigError, ImportError)) or any(word in text for word in _SETTINGS),
     )
@@ -89,11 +90,6 @@ def _last_raised(lines: Iterable[str]) -> str | None:
         if _RAISED.match(line):
             found = line
     return found
-
-
-def _incompatibility(text: str) -> str:
-    found = ((what, pattern.search(text)) for what, pattern in _INCOMPATIBLE.items())
-    return next((f"{what} {match[1]}" for what, match in found if match), "")
 
 
 _LOOK_S: Final = 0.01

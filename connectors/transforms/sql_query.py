@@ -148,15 +148,13 @@ class RecordsQuery:
     @property
     def changing(self) -> tuple[str, ...]:
         """The items that are not just an unchanged column."""
-        return tuple(item for item in self.items if not self._is_as_it_is(item))
+        own = _bare(f"{self.alias}.")
+        return tuple(item for item in self.items if _bare(item).removeprefix(own) not in ("*", *COLUMNS))
 
     @property
     def routes(self) -> bool:
         """Whether the query changes the topic of records."""
         return any(_last_word(item) == "topic" for item in self.changing)
-
-    def _is_as_it_is(self, item: str) -> bool:
-        return _bare(item).removeprefix(_bare(f"{self.alias}.")) in ("*", *COLUMNS)
 
 
 def _bare(text: str) -> str:
