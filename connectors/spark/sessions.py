@@ -344,7 +344,7 @@ def _early_daemon() -> subprocess.Popen[bytes]:
 def _folder_of(properties: str) -> Iterator[Path]:
     """Make a private folder with the keys in a file, because pyspark would show them to all on a command line."""
     # In the engine's scratch folder, which is removed even if this process is killed.
-    scratch = os.environ.get("SPARK_LOCAL_DIRS", "")
+    scratch = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
     place = scratch if scratch and Path(scratch).is_dir() else None
     with tempfile.TemporaryDirectory(prefix="heliograph-", dir=place) as name:
         folder = Path(name)
