@@ -14,7 +14,6 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
 from connect.api.policy import ReplicationPolicy
@@ -59,9 +58,7 @@ class MirrorClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -85,9 +82,8 @@ class MirrorClient:
 
     async def upstream_clusters(self) -> set[str]:
         """Return clusters whose heartbeats arrive here, over any number of flows."""
-        return {
-            alias for topic in await self.heartbeat_topics() for alias in all_sources(self.replication_policy, topic)
-        }
+        topics = await self.heartbeat_topics()
+        return {alias for topic in topics for alias in all_sources(self.replication_policy, topic)}
 
     async def remote_topics(self, source_alias: str | None = None) -> set[str]:
         """Return topics that were mirrored to here; with ``source_alias`` only those of flows from there."""

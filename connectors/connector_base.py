@@ -22,12 +22,13 @@ from prometheus_client.metrics_core import Metric
 
 from connect.api.connector import Props
 from connect.api.plugins import KAFKA_VERSION
-from connect.api.source import SourceConnector
+from connect.api.source import BYTES, SourceConnector, SourceRecord
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
 from connect.core.metrics import Families, Rows, Windowed
 from connect.kafka.concurrency import Scope
 from connect.kafka.threads import PluginThread
 from connectors.config.ignored_keys import connector_notices
+from connectors.formats.mirror_records import Checkpoint, Heartbeat
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,14 @@ class MirrorConnector(SourceConnector):
         return [one.text for one in connector_notices(props)]
 
 
+def mirror_record(
+    place: Mapping[str, Any], topic: str, record: Checkpoint | Heartbeat, timestamp_ms: int
+) -> SourceRecord:
+    """Return a record of a connector that copies nothing. The order of ``place``, the source partition, is that of
+    Java's map, and part of the stored key. Raises MalformedRecord."""
+    return SourceRecord(place, {"offset": 0}, topic, record.value(), BYTES, record.key(), BYTES, 0, timestamp_ms)
+
+
 class Schedule:
     """Jobs of one connector (Kafka ``connect.mirror.Scheduler``).
 
@@ -75,9 +84,14 @@ class Schedule:
         self._scope = Scope(f"jobs of {label}")
         self._one_at_a_time = asyncio.Lock()
 
-    def add(self, name: str, run: Callable[[], Awaitable[None]], interval_s: float | None) -> None:
-        """Add a job after those added before; with ``interval_s`` None it runs only on request."""
-        self._jobs.append(_Job(name, run, interval_s))
+    def add(
+        self, name: str, run: Callable[[], Awaitable[None]], interval_s: float | None, *, at_once: bool = False
+    ) -> None:
+        """Add a job after those added before; with ``interval_s`` None it runs only on request, with ``at_once`` also
+        when the schedule begins."""
+        self._jobs.append(job := _Job(name, run, interval_s))
+        if at_once:
+            job.wanted.set()
 
     def begin(self) -> None:
         """Start the jobs, each for the first time one interval from now, or when :meth:`hurry` is called."""
@@ -89,7 +103,6 @@ class Schedule:
         next(job for job in self._jobs if job.name == name).wanted.set()
 
     async def stop(self) -> None:
-        """End running jobs."""
         await self._scope.close()
 
     async def _repeat(self, job: _Job) -> None:
@@ -213,8 +226,6 @@ class Latencies:
 
 
 class Task(NamedTuple):
-    """A task of a flow."""
-
     source: str
     target: str
     number: str

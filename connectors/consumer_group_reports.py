@@ -24,13 +24,12 @@ from connectors.checkpoint.group_offset_sync import AHEAD, why_left
 from connectors.config.connector_configs import CheckpointSettings
 from connectors.failover import clusters_and_lease
 from connectors.failover.clusters_and_lease import LeaseRecord, Site
-from connectors.failover.collect_snapshot import collect
+from connectors.failover.collect_snapshot import collect, groups_now
 from connectors.failover.drain import without_heartbeats
 from connectors.failover.execute import Rehearsal, rehearse
 from connectors.failover.failback_and_undo import newest
-from connectors.failover.group_offsets import GroupsLook
 from connectors.failover.journal import FailoverRun, RunState, read_runs
-from connectors.failover.offset_lookup import LEADER_S, TargetOffsets
+from connectors.failover.offset_lookup import LEADER_S
 from connectors.failover.plan import FailoverOptions, GroupOutcome, Plan, plan
 from connectors.failover.snapshot import DIFFERS, GroupFinding, GroupMove, Groups, How
 from connectors.failover.words import (
@@ -79,10 +78,7 @@ async def read_groups(site: Site, search: str, group: str) -> tuple[GroupsSeen, 
     at_source, at_target = await together("groups", [list_groups(site.source), list_groups(site.target)])
     matching = sorted(name for name, one in at_source.items() if one.has_offsets and _matches(name, search, group))
     read = matching[:MOST_READ]
-    offsets = TargetOffsets(site, site.source)
-    await offsets.begin()
-    options = FailoverOptions(takes=frozenset(read).__contains__)
-    groups = await GroupsLook(site, options, site.source, offsets).groups()
+    groups = await groups_now(site, FailoverOptions(takes=frozenset(read).__contains__))
     ends = [
         known_offsets(cluster, partitions, LATEST, leader_s=LEADER_S)
         for cluster, partitions in (
@@ -310,9 +306,8 @@ def _cut(document: dict[str, Any], top: int) -> dict[str, Any]:
     return {key: value[:top] if isinstance(value, list) else value for key, value in document.items()}
 
 
-def checklist(look: MoveLook, now_ms: int, rest: str = _REST) -> list[MoveStep]:
-    """Return the steps of docs/runbooks/planned-failover.md, each with its state now. Commands use the URL
-    ``rest``."""
+def checklist(look: MoveLook, now_ms: int, rest: str) -> list[MoveStep]:
+    """Return the steps of docs/runbooks/planned-failover.md, each with its state now; commands use URL ``rest``."""
     to = f"--to {shlex.quote(look.target)}"
     groups = "".join(f" --group {shlex.quote(group_argument(one))}" for one in look.groups)
     failover = f"heliograph failover {_FILE} {to}{groups}"
@@ -333,13 +328,16 @@ def _verdict(look: MoveLook, now_ms: int) -> _State:
     found = look.plan
     if found is None:
         return "no-go", _BAD, (Line(look.error, Tone.BAD),)
-    lines = (Line(f"from {look.source} to {look.target}: {summary(found)}"), *plan_lines(found, now_ms))
-    notes = tuple(Line(f"note: {note}") for note in found.snapshot.notes)
+    lines = (
+        Line(f"from {look.source} to {look.target}: {summary(found)}"),
+        *plan_lines(found, now_ms),
+        *(Line(f"note: {note}") for note in found.snapshot.notes),
+    )
     if not found.can_go:
-        return "no-go", _BAD, (*lines, *notes)
+        return "no-go", _BAD, lines
     if found.blocked:
-        return f"go for {len(found.groups) - len(found.blocked)} of {len(found.groups)}", _WARN, (*lines, *notes)
-    return "go", _GOOD, (*lines, *notes)
+        return f"go for {len(found.groups) - len(found.blocked)} of {len(found.groups)}", _WARN, lines
+    return "go", _GOOD, lines
 
 
 def _rehearsal(look: MoveLook, now_ms: int) -> _State:
@@ -394,14 +392,8 @@ def _proof(look: MoveLook, now_ms: int) -> _State:
 def _undo(look: MoveLook) -> _State:
     if look.run is None:
         return "nothing to undo", _QUIET, (Line(f"The journal on cluster {look.target} has no move of this flow."),)
-    return (
-        "possible",
-        _WARN,
-        (
-            Line(f"to undo: {described(look.run)}"),
-            Line("The command shows what it would revert; add --execute to revert it. Groups that have read on stay."),
-        ),
-    )
+    does = "The command shows what it would revert; add --execute to revert it. Groups that have read on stay."
+    return "possible", _WARN, (Line(f"to undo: {described(look.run)}"), Line(does))
 
 
 def _not_checked(look: MoveLook) -> Iterator[str]:

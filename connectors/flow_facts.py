@@ -266,20 +266,15 @@ def verified_text(facts: VerifiedFacts, at_ms: int) -> str:
     when = "Some topics were verified"
     if facts.ended_ms >= 0:
         when = f"Last verified {age_text(max(at_ms - facts.ended_ms, 0))} ago"
-    found = "equal"
-    if facts.differences:
-        found = differences_text(facts)
+    found = differences_text(facts) if facts.differences else "equal"
     if facts.undecided:
         found += f", {facts.undecided:,} undecided"
     if facts.unread:
         found += f" in what could be compared, {counted(facts.unread, 'partition')} could not"
-    return f"{when}: {found}, {counted(facts.records, 'record')} compared.{_recreated(facts)}{_new(facts)}"
-
-
-def _recreated(facts: VerifiedFacts) -> str:
-    if not (topics := facts.recreated):
-        return ""
-    return f" Recreated since at the source or the target, so not verified: {named(topics)}."
+    recreated = ""
+    if topics := facts.recreated:
+        recreated = f" Recreated since at the source or the target, so not verified: {named(topics)}."
+    return f"{when}: {found}, {counted(facts.records, 'record')} compared.{recreated}{_new(facts)}"
 
 
 def _new(facts: VerifiedFacts) -> str:
@@ -368,13 +363,8 @@ class FlowFacts(Wired):
         """Return the same with the partitions that are not copied."""
         stopped = tuple(one for one in found if is_stopped(one.state))
         waiting = tuple(one for one in found if not is_stopped(one.state))
-        return replace(
-            self,
-            stopped=stopped[:_MOST_NAMED],
-            stopped_count=len(stopped),
-            waiting=waiting[:_MOST_NAMED],
-            waiting_count=len(waiting),
-        )
+        named = replace(self, stopped=stopped[:_MOST_NAMED], waiting=waiting[:_MOST_NAMED])
+        return replace(named, stopped_count=len(stopped), waiting_count=len(waiting))
 
 
 class FlowHistory:

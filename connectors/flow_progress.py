@@ -84,7 +84,6 @@ NOTHING_KNOWN: Final = Contact()
 
 
 def age_ms(at_ms: int, now_ms: int) -> int:
-    """Return an age; UNKNOWN for an unknown time."""
     return max(now_ms - at_ms, 0) if at_ms >= 0 else UNKNOWN
 
 

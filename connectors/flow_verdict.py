@@ -113,6 +113,14 @@ class _Finding:
     actions: tuple[Action, ...] = ()
 
 
+def _error(state: FlowWord, sentence: str, *actions: Action) -> _Finding:
+    return _Finding(state, Urgency.ERROR, sentence, actions)
+
+
+def _warning(state: FlowWord, sentence: str, *actions: Action) -> _Finding:
+    return _Finding(state, Urgency.WARNING, sentence, actions)
+
+
 def judge(facts: FlowFacts) -> FlowVerdict:
     """Return the verdict on a flow. The worst finding gives the state and the sentence."""
     found = _findings(facts)
@@ -167,40 +175,29 @@ def _of_workers(facts: FlowFacts) -> Iterator[_Finding]:
     if facts.has_worker is False:
         last = "" if facts.heartbeat_ms < 0 else f", and its last heartbeat was {ago(facts.heartbeat_ms, facts)}"
         start = f"heliograph mirror {_file(facts)}"
-        yield _Finding(
-            FlowWord.ENDED,
-            Urgency.ERROR,
-            f"copies nothing: no worker runs it{last}.",
-            (Action(f"the worker of {facts.flow}", "start it", start, Does.START_WORKER),),
-        )
+        action = Action(f"the worker of {facts.flow}", "start it", start, Does.START_WORKER)
+        yield _error(FlowWord.ENDED, f"copies nothing: no worker runs it{last}.", action)
     if facts.connector_state in (State.STOPPED, State.PAUSED):
         state = FlowWord(facts.connector_state.lower())
         remedy = "resume it"
         if state is FlowWord.STOPPED:
             remedy = "run heliograph failback if this is after a failover, otherwise resume it"
-        yield _Finding(
-            state,
-            Urgency.WARNING,
-            f"copies nothing: connector {facts.connector} is {facts.connector_state}.",
-            (Action(f"connector {facts.connector}", remedy, _connectors("resume", facts), Does.RESUME),),
-        )
+        action = Action(f"connector {facts.connector}", remedy, _connectors("resume", facts), Does.RESUME)
+        yield _warning(state, f"copies nothing: connector {facts.connector} is {facts.connector_state}.", action)
 
 
 def _of_move(facts: FlowFacts) -> _Finding:
     """Say that a failover or failback has stopped the flow, and how groups return."""
     source, target = facts.flow
     back = "failover" if facts.stopped_by == "failback" else "failback"
-    return _Finding(
+    return _warning(
         FlowWord.STOPPED,
-        Urgency.WARNING,
         f"copies nothing: a {facts.stopped_by} to {target} stopped it {ago(facts.stopped_by_ms, facts)}. The live "
         f"direction is {target}->{source}.",
-        (
-            Action(
-                f"flow {facts.flow}",
-                f"leave it stopped; to move groups back to {source}",
-                f"heliograph {back} {_file(facts)} --to {shlex.quote(source)}",
-            ),
+        Action(
+            f"flow {facts.flow}",
+            f"leave it stopped; to move groups back to {source}",
+            f"heliograph {back} {_file(facts)} --to {shlex.quote(source)}",
         ),
     )
 
@@ -212,74 +209,46 @@ def _of_clusters(facts: FlowFacts) -> Iterator[_Finding]:
             effect = "copies nothing, and its lag is unknown" if side == "source" else "copies nothing"
             check = f"heliograph check {_file(facts)}"
             last = f" (last answer {ago(cluster.answered_ms, facts)})" if cluster.answered_ms >= 0 else ""
-            yield _Finding(
-                FlowWord.UNREACHABLE,
-                Urgency.ERROR,
-                f"{effect}: the {side} {alias} does not answer{last}{_because(cluster.reason)}.",
-                (Action(f"cluster {alias}", "check its brokers and the network", check),),
-            )
+            sentence = f"{effect}: the {side} {alias} does not answer{last}{_because(cluster.reason)}."
+            action = Action(f"cluster {alias}", "check its brokers and the network", check)
+            yield _error(FlowWord.UNREACHABLE, sentence, action)
 
 
 def _of_tasks(facts: FlowFacts) -> Iterator[_Finding]:
-    name = facts.connector
+    name, count = facts.connector, counted(len(facts.tasks), "task")
     if facts.connector_state == State.FAILED:
         remedy = "remove the cause, then restart it"
         # Tasks run on without their connector.
         effect = "copies nothing" if not copies(facts) else "does not follow changes of its topics"
-        yield _Finding(
-            FlowWord.FAILED,
-            Urgency.ERROR,
-            f"{effect}: connector {name} failed{_because(facts.connector_reason)}.",
-            (Action(f"connector {name}", remedy, _connectors("restart", facts), Does.RESTART),),
-        )
+        action = Action(f"connector {name}", remedy, _connectors("restart", facts), Does.RESTART)
+        sentence = f"{effect}: connector {name} failed{_because(facts.connector_reason)}."
+        yield _error(FlowWord.FAILED, sentence, action)
     failed = [one for one in facts.tasks if one.state == State.FAILED]
     if failed:
         which = f"{'task' if len(failed) == 1 else 'tasks'} {named((one.task for one in failed), _NAMED)}"
         restart = _connectors("restart", facts, "--tasks --failed")
-        yield _Finding(
-            FlowWord.FAILED,
-            Urgency.ERROR,
-            f"does not copy the partitions of {len(failed)} of {counted(len(facts.tasks), 'task')}: "
-            f"{which} failed{_because(failed[0].reason)}.",
-            (Action(f"{which} of {name}", "remove the cause, then restart", restart, Does.RESTART),),
-        )
+        action = Action(f"{which} of {name}", "remove the cause, then restart", restart, Does.RESTART)
+        sentence = f"does not copy the partitions of {len(failed)} of {count}: {which} failed"
+        yield _error(FlowWord.FAILED, f"{sentence}{_because(failed[0].reason)}.", action)
     if facts.connector_state == State.RUNNING and facts.lag.partitions and not facts.tasks and facts.has_worker:
         remedy = "wait for refresh.topics.interval.seconds, or restart it"
-        yield _Finding(
-            FlowWord.STARTING,
-            Urgency.WARNING,
-            f"copies nothing: connector {name} has no task yet.",
-            (Action(f"connector {name}", remedy, _connectors("restart", facts), Does.RESTART),),
-        )
+        action = Action(f"connector {name}", remedy, _connectors("restart", facts), Does.RESTART)
+        yield _warning(FlowWord.STARTING, f"copies nothing: connector {name} has no task yet.", action)
     away = sum(one.state in (State.UNASSIGNED, State.RESTARTING) for one in facts.tasks)
     if facts.spark:
-        yield _Finding(
-            FlowWord.RECOVERING,
-            Urgency.WARNING,
-            f"copies nothing at the moment: Spark does not run, and the worker starts it again{_because(facts.spark)}.",
-        )
+        sentence = "copies nothing at the moment: Spark does not run, and the worker starts it again"
+        yield _warning(FlowWord.RECOVERING, f"{sentence}{_because(facts.spark)}.")
         return
-    again = [one for one in facts.tasks if one.state == RECOVERING]
-    if again:
-        yield _Finding(
-            FlowWord.RECOVERING,
-            Urgency.WARNING,
-            f"starts {len(again)} of {counted(len(facts.tasks), 'task')} again after an error"
-            f"{_because(again[0].reason)}.",
-        )
-    starting = sum(one.state == STARTING for one in facts.tasks)
-    if starting:
-        yield _Finding(
-            FlowWord.STARTING,
-            Urgency.WARNING,
-            f"starts {starting} of {counted(len(facts.tasks), 'task')}, and reads where they continue.",
-        )
+    if again := [one for one in facts.tasks if one.state == RECOVERING]:
+        sentence = f"starts {len(again)} of {count} again after an error{_because(again[0].reason)}."
+        yield _warning(FlowWord.RECOVERING, sentence)
+    if starting := sum(one.state == STARTING for one in facts.tasks):
+        yield _warning(FlowWord.STARTING, f"starts {starting} of {count}, and reads where they continue.")
     if away and facts.has_worker is not False:
-        yield _Finding(
+        yield _warning(
             FlowWord.RECOVERING,
-            Urgency.WARNING,
-            f"takes over {away} of {counted(len(facts.tasks), 'task')}: a worker has ended or restarts them, and the "
-            "group assigns them within scheduled.rebalance.max.delay.ms.",
+            f"takes over {away} of {count}: a worker has ended or restarts them, and the group assigns them within "
+            "scheduled.rebalance.max.delay.ms.",
         )
 
 
@@ -300,55 +269,39 @@ def _of_others(facts: FlowFacts) -> Iterator[_Finding]:
         if failed[0].task >= 0:
             which = f"{'task' if len(numbers) == 1 else 'tasks'} {named(numbers, _NAMED)} of {connector}"
         restart = _connectors("restart", facts, "--tasks --failed" if numbers else "", connector)
-        yield _Finding(
-            FlowWord.DEGRADED,
-            Urgency.ERROR,
-            f"lacks {which}, which failed{_because(failed[0].reason)}.",
-            (Action(which, "remove the cause, then restart it", restart, Does.RESTART),),
-        )
+        action = Action(which, "remove the cause, then restart it", restart, Does.RESTART)
+        yield _error(FlowWord.DEGRADED, f"lacks {which}, which failed{_because(failed[0].reason)}.", action)
 
 
 def _of_partitions(facts: FlowFacts) -> Iterator[_Finding]:
     if facts.stopped:
         first = facts.stopped[0]
-        yield _Finding(
+        yield _error(
             FlowWord.DEGRADED,
-            Urgency.ERROR,
             f"does not copy {counted(facts.stopped_count, 'partition')}: {first.source} is {first.state}"
             f"{_because(first.reason)}{_more(facts.stopped_count)}.",
-            tuple(_of_stopped(one, facts) for one in facts.stopped),
+            *(_of_stopped(one, facts) for one in facts.stopped),
         )
     if facts.waiting:
         first = facts.waiting[0]
-        yield _Finding(
+        yield _warning(
             FlowWord.DEGRADED,
-            Urgency.WARNING,
             f"waits with {counted(facts.waiting_count, 'partition')}, which will continue without help: "
             f"{first.source}{_because(first.reason)}{_more(facts.waiting_count)}.",
         )
     if facts.lost or facts.lag.lost:
-        gone = facts.lost + facts.lag.lost
+        gone = counted(facts.lost + facts.lag.lost, "offset")
         look = f"heliograph lag {_file(facts)}" if facts.lag.lost else ""
-        yield _Finding(
-            FlowWord.RUNNING,
-            Urgency.WARNING,
-            f"has lost {counted(gone, 'offset')} of {facts.flow.source}, deleted before the copy.",
-            (Action("lost offsets", f"find them as {STOPPED_PARTITION} says", look),),
-        )
+        action = Action("lost offsets", f"find them as {STOPPED_PARTITION} says", look)
+        yield _warning(FlowWord.RUNNING, f"has lost {gone} of {facts.flow.source}, deleted before the copy.", action)
     if facts.verified is not None and facts.verified.differences:
         look = f"heliograph verify {_file(facts)} --flow {shlex.quote(str(facts.flow))}"
-        yield _Finding(
-            FlowWord.RUNNING,
-            Urgency.WARNING,
-            f"differs from its source, as its last verification found: {differences_text(facts.verified)}.",
-            (Action("differences", "look at them, and add --full once they are repaired", look),),
-        )
+        action = Action("differences", "look at them, and add --full once they are repaired", look)
+        sentence = f"differs from its source, as its last verification found: {differences_text(facts.verified)}."
+        yield _warning(FlowWord.RUNNING, sentence, action)
     if facts.skipped:
-        yield _Finding(
-            FlowWord.RUNNING,
-            Urgency.WARNING,
-            f"has left out {counted(facts.skipped, 'record')} that {facts.flow.target} refuses.",
-        )
+        skipped = counted(facts.skipped, "record")
+        yield _warning(FlowWord.RUNNING, f"has left out {skipped} that {facts.flow.target} refuses.")
 
 
 def _of_lag(facts: FlowFacts, *, is_explained: bool) -> Iterator[_Finding]:
@@ -362,12 +315,9 @@ def _of_lag(facts: FlowFacts, *, is_explained: bool) -> Iterator[_Finding]:
         yield _Finding(FlowWord.UNKNOWN, Urgency.UNKNOWN, f"has an unknown lag{known}{why}.")
         return
     if not lag.partitions and not facts.unchecked:
-        yield _Finding(
-            FlowWord.IDLE,
-            Urgency.WARNING,
-            "copies nothing: no source topic is selected.",
-            (Action(f"flow {facts.flow}", "check its topics and topics.exclude", f"heliograph check {_file(facts)}"),),
-        )
+        check = f"heliograph check {_file(facts)}"
+        action = Action(f"flow {facts.flow}", "check its topics and topics.exclude", check)
+        yield _warning(FlowWord.IDLE, "copies nothing: no source topic is selected.", action)
     elif lag.ms >= BEHIND_MS:
         yield _behind(facts, is_explained=is_explained)
     if facts.unchecked:
@@ -382,15 +332,14 @@ def _behind(facts: FlowFacts, *, is_explained: bool) -> _Finding:
     behind = f"is {counted(lag.records, 'record')} behind{_oldest(lag)}"
     most = "" if lag.furthest is None else f" Most wait in {lag.furthest}: {lag.furthest_records:,}."
     if is_explained:
-        return _Finding(FlowWord.BEHIND, Urgency.WARNING, f"{behind}.{most}")
+        return _warning(FlowWord.BEHIND, f"{behind}.{most}")
     why, actions = _quota(facts)
     if growth is not None and growth <= -_LEAST_TREND:
         soon, rate = age_text(round(lag.records / -growth * 1000)), f"{-growth:,.0f} records a second"
-        sentence = f"{behind}, and catches up in about {soon} at {rate}{why}."
-        return _Finding(FlowWord.CATCHING_UP, Urgency.WARNING, sentence, actions)
+        return _warning(FlowWord.CATCHING_UP, f"{behind}, and catches up in about {soon} at {rate}{why}.", *actions)
     if growth is None or growth < _LEAST_TREND:
         look = Action(about, "look whether the lag grows", f"heliograph lag {_file(facts)} --watch")
-        return _Finding(FlowWord.BEHIND, Urgency.WARNING, f"{behind}{why}.{most}", actions or (look,))
+        return _warning(FlowWord.BEHIND, f"{behind}{why}.{most}", *(actions or (look,)))
     tasks = len(facts.tasks)
     if not actions and tasks and tasks >= lag.partitions:
         why, remedy = ": each partition has a task of its own", "find what slows it, in docs/troubleshooting.md"
@@ -399,8 +348,7 @@ def _behind(facts: FlowFacts, *, is_explained: bool) -> _Finding:
         slow = f"{counted(tasks, 'task')} cannot copy as fast as records arrive" if tasks else "records arrive faster"
         why = f": {slow}"
         actions = (Action(about, "raise tasks.max, or start another node", does=Does.SCALE),)
-    falls_back = f"{behind}, and falls back by {growth:,.0f} records a second{why}.{most}"
-    return _Finding(FlowWord.BEHIND, Urgency.ERROR, falls_back, actions)
+    return _error(FlowWord.BEHIND, f"{behind}, and falls back by {growth:,.0f} records a second{why}.{most}", *actions)
 
 
 def _quota(facts: FlowFacts) -> tuple[str, tuple[Action, ...]]:

@@ -22,8 +22,8 @@ from typing import Any, Final, NamedTuple
 
 from connect.api.connector import Props
 from connect.api.policy import ReplicationPolicy
-from connect.api.source import BYTES, RecordMetadata, SourceRecord, SourceTask
-from connect.core.config.config_def import ConfigDef, Values
+from connect.api.source import RecordMetadata, SourceRecord, SourceTask
+from connect.core.config.config_def import ConfigDef
 from connect.core.model import NewTopic
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Scope, wall_ms
@@ -31,8 +31,9 @@ from connect.kafka.log.compacted_topic import LogRecord, read_to_end
 from connect.kafka.log.offsets import EARLIEST, LATEST, list_offset
 from connectors.client import all_sources
 from connectors.config.client_config import client_connection, connector_client, inner_client_id, open_admin
+from connectors.config.connector_configs import interval_s
 from connectors.config.definitions import HEARTBEAT
-from connectors.connector_base import Latencies, MirrorConnector, Task, WrittenLatencies, check_offsets
+from connectors.connector_base import Latencies, MirrorConnector, Task, WrittenLatencies, check_offsets, mirror_record
 from connectors.formats.mirror_records import Heartbeat
 from connectors.internal_topics import keep_making
 from connectors.policy import make_policy
@@ -46,12 +47,8 @@ _TARGET: Final = "targetClusterAlias"
 
 def topic_of_heartbeats(props: Props) -> NewTopic:
     """Return the topic that a connector with these properties creates."""
-    return NewTopic(
-        make_policy(props).heartbeats_topic(),
-        partitions=1,
-        replication_factor=HEARTBEAT.parse(props).integer(_FACTOR_KEY),
-        configs={"cleanup.policy": "compact"},
-    )
+    factor = HEARTBEAT.parse(props).integer(_FACTOR_KEY)
+    return NewTopic(make_policy(props).heartbeats_topic(), 1, factor, {"cleanup.policy": "compact"})
 
 
 class MirrorHeartbeatConnector(MirrorConnector):
@@ -77,7 +74,7 @@ class MirrorHeartbeatConnector(MirrorConnector):
         Wait for the first attempt, at most ``admin.timeout.ms``; further attempts run in the background.
         """
         values = HEARTBEAT.parse(props)
-        self._props, self._interval_s = props, _interval_s(values)
+        self._props, self._interval_s = props, interval_s(values, "emit.heartbeats")
         target = values.string("target.cluster.alias")
         client = connector_client(props, "target", "admin")
         client_id = inner_client_id(
@@ -124,16 +121,12 @@ class MirrorHeartbeatTask(SourceTask):
         self._name = Task("", "", "")
         self._interval_s = 0
         self._topic = ""
-        self._source_alias = ""
-        self._target_alias = ""
 
     async def start(self, props: Props) -> None:
         values = HEARTBEAT.parse(props)
-        self._interval_s = _interval_s(values) or 0
+        self._interval_s = interval_s(values, "emit.heartbeats") or 0
         self._topic = make_policy(props).heartbeats_topic()
-        self._source_alias = values.string("source.cluster.alias")
-        self._target_alias = values.string("target.cluster.alias")
-        self._name = Task(self._source_alias, self._target_alias, "0")
+        self._name = Task(values.string("source.cluster.alias"), values.string("target.cluster.alias"), "0")
         self._latencies.done_ms = wall_ms()
         self._written.heartbeats[self._name] = self._latencies
 
@@ -149,28 +142,9 @@ class MirrorHeartbeatTask(SourceTask):
 
     async def poll(self) -> Sequence[SourceRecord]:
         await asyncio.sleep(self._interval_s)
-        now_ms = wall_ms()
-        heartbeat = Heartbeat(self._source_alias, self._target_alias, now_ms)
-        return [
-            SourceRecord(
-                # The order of the fields is that of Java's map, and part of the stored key.
-                source_partition={_SOURCE: self._source_alias, _TARGET: self._target_alias},
-                source_offset={"offset": 0},
-                topic=self._topic,
-                partition=0,
-                key=heartbeat.key(),
-                key_schema=BYTES,
-                value=heartbeat.value(),
-                value_schema=BYTES,
-                timestamp_ms=now_ms,
-            )
-        ]
-
-
-def _interval_s(values: Values) -> int | None:
-    """Return seconds between heartbeats, None if there are none."""
-    interval_s = values.integer("emit.heartbeats.interval.seconds")
-    return interval_s if values.boolean("emit.heartbeats.enabled") and interval_s >= 0 else None
+        now_ms, (source, target, _) = wall_ms(), self._name
+        heartbeat = Heartbeat(source, target, now_ms)
+        return [mirror_record({_SOURCE: source, _TARGET: target}, self._topic, heartbeat, now_ms)]
 
 
 class Age(NamedTuple):

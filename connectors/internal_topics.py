@@ -23,15 +23,7 @@ from connect.core.errors import HeliographError, RetriableError
 from connect.core.model import CLEANED_SOON, NewTopic, TargetState
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import in_turns
-from connect.kafka.log import topic_admin
-from connect.kafka.log.compacted_topic import (
-    LogRecord,
-    ensure_compacted_topic,
-    make_topic,
-    partition_count,
-    read_if_exists,
-    read_to_end,
-)
+from connect.kafka.log import compacted_topic, topic_admin
 from connect.kafka.log.producer import OutRecord, PlainWriter, partition_of
 from connect.kafka.log.topic_admin import Admin, ConfigSource, known_topic
 from connectors.config.connector_configs import MirrorSourceSettings
@@ -85,7 +77,7 @@ async def keep_making(admin: Admin, topic: NewTopic, tried: asyncio.Event | None
     ``auto.create.topics.enable`` creates the topic, not compacted.
     """
     try:
-        if await make_topic(admin, topic, tried=tried):
+        if await compacted_topic.make_topic(admin, topic, tried=tried):
             log.info("topic %s was created", topic.name)
     except HeliographError as error:
         log.error("%s", error)
@@ -108,7 +100,7 @@ class RecordSettings:
         """Create the topic if it is missing. Errors are those of
         :func:`connect.kafka.log.compacted_topic.ensure_compacted_topic`."""
         topic = NewTopic(self.topic, self.partitions, self.replication_factor, CLEANED_SOON)
-        await ensure_compacted_topic(admin, topic)
+        await compacted_topic.ensure_compacted_topic(admin, topic)
 
 
 def record_settings(settings: MirrorSourceSettings) -> RecordSettings:
@@ -204,7 +196,7 @@ async def read_all_records(cluster: Cluster, topic: str, of: RecordKind[K, V]) -
     if await known_topic(cluster, topic) is None:
         return found
 
-    def fold(record: LogRecord) -> None:
+    def fold(record: compacted_topic.LogRecord) -> None:
         if decode_kind(record.key) is not of.kind:
             return
         assert record.key is not None
@@ -214,9 +206,9 @@ async def read_all_records(cluster: Cluster, topic: str, of: RecordKind[K, V]) -
         else:
             found[about] = of.decode_value(record.value)
 
-    partitions = await partition_count(cluster, topic)
+    partitions = await compacted_topic.partition_count(cluster, topic)
     place = partition_of(of.partition_key, partitions)
-    await read_to_end(cluster, topic, fold, partitions={place}, only_last=True)
+    await compacted_topic.read_to_end(cluster, topic, fold, partitions={place}, only_last=True)
     return found
 
 
@@ -284,11 +276,11 @@ async def read_stored_offsets(store: Cluster, *topics: str) -> status_and_offset
     missing, and what :func:`connect.kafka.log.compacted_topic.read_to_end` raises."""
     state = status_and_offset_topics.SourceOffsets()
 
-    def fold(record: LogRecord) -> None:
+    def fold(record: compacted_topic.LogRecord) -> None:
         status_and_offset_topics.apply(state, record.key, record.value)
 
     for topic in topics:
-        await read_if_exists(store, topic, fold, read_committed=True, only_last=True)
+        await compacted_topic.read_if_exists(store, topic, fold, read_committed=True, only_last=True)
     return state
 
 
@@ -341,7 +333,7 @@ async def _read_positions(
 ) -> dict[tuple[str, TopicPartition], StoredPosition]:
     found: dict[tuple[str, TopicPartition], StoredPosition] = {}
 
-    def fold(record: LogRecord) -> None:
+    def fold(record: compacted_topic.LogRecord) -> None:
         kind = decode_kind(record.key)
         if kind not in (KeyKind.POSITION, KeyKind.PROGRESS):
             return
@@ -355,7 +347,7 @@ async def _read_positions(
         if stored is not None:
             found[of] = stored
 
-    await read_if_exists(store, topic, fold, read_committed=True, only_last=True)
+    await compacted_topic.read_if_exists(store, topic, fold, read_committed=True, only_last=True)
     return found
 
 
@@ -364,10 +356,10 @@ async def read_statuses(cluster: Cluster, topic: str) -> status_and_offset_topic
     ``read_to_end``."""
     statuses = status_and_offset_topics.StatusLog()
 
-    def fold(record: LogRecord) -> None:
+    def fold(record: compacted_topic.LogRecord) -> None:
         statuses.apply(None if record.key is None else record.key.decode(errors="replace"), record.value)
 
-    await read_if_exists(cluster, topic, fold, only_last=True)
+    await compacted_topic.read_if_exists(cluster, topic, fold, only_last=True)
     return statuses
 
 
@@ -375,8 +367,8 @@ async def read_target_state(cluster: Cluster, topic: str, connector: str) -> Tar
     """Return the target state; STARTED if there is no such topic. Errors are those of ``read_to_end``."""
     configs = ConfigLog()
 
-    def fold(record: LogRecord) -> None:
+    def fold(record: compacted_topic.LogRecord) -> None:
         configs.apply(record.offset, None if record.key is None else record.key.decode(errors="replace"), record.value)
 
-    await read_if_exists(cluster, topic, fold, partitions=[0])
+    await compacted_topic.read_if_exists(cluster, topic, fold, partitions=[0])
     return configs.target_state(connector)

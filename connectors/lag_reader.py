@@ -164,11 +164,8 @@ class LagReader:
         return stored | await first_offsets(source, fresh, begin_of(settings))
 
     async def look(self, last: FlowLag = NOTHING) -> FlowLag:
-        """Read as :meth:`all`; if a cluster does not answer, return what is still known of ``last``.
-
-        Raises:
-            HeliographError: A permanent error, such as a missing right.
-        """
+        """Read as :meth:`all`; if a cluster does not answer, return what is still known of ``last``. Raises permanent
+        errors, such as a missing right."""
         before = self.contact
         sides = await asyncio.gather(asked(self.source, before.source), asked(self.store, before.target))
         self.contact = Contact(*sides)
@@ -283,16 +280,12 @@ async def lag_reader(settings: MirrorSourceSettings, clients: FlowClients) -> As
 async def _sizes(source: Cluster, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
     """Return the bytes of each partition's log at its leader, if the broker shows them."""
     metadata = await source.metadata({topic for topic, _ in partitions})
-    leaders: dict[int, set[TopicPartition]] = {}
-    for one in partitions:
-        leader = metadata.leader(*one)
-        if leader is not None:
-            leaders.setdefault(leader, set()).add(one)
+    leaders: dict[int, dict[str, list[int]]] = {}
+    for topic, index in dict.fromkeys(partitions):
+        if (leader := metadata.leader(topic, index)) is not None:
+            leaders.setdefault(leader, {}).setdefault(topic, []).append(index)
     found: dict[TopicPartition, int] = {}
-    for leader, led in leaders.items():
-        topics: dict[str, list[int]] = {}
-        for topic, index in led:
-            topics.setdefault(topic, []).append(index)
+    for leader, topics in leaders.items():
         rows = [DescribeLogDirsRequest.DescribableLogDirTopic(topic=name, partitions=of) for name, of in topics.items()]
         try:
             answer = await (await source.connection(leader)).call(DescribeLogDirsRequest(topics=rows))
@@ -307,11 +300,8 @@ async def _sizes(source: Cluster, partitions: Collection[TopicPartition]) -> dic
 
 
 async def last_checkpoint_ms(settings: MirrorSourceSettings, target: Cluster) -> int:
-    """Return when a checkpoint of the flow was last written, in milliseconds since 1970; -1 if none was.
-
-    Raises:
-        RetriableError: The target does not answer.
-    """
+    """Return when a checkpoint of the flow was last written, in milliseconds since 1970; -1 if none was. Raises
+    RetriableError if the target does not answer."""
     topic = settings.policy.checkpoints_topic(settings.source_alias)
     found = (await target.metadata({topic})).topics.get(topic)
     if found is None or not found.partitions:

@@ -87,11 +87,8 @@ class DefaultReplicationPolicy:
 
 
 class IdentityReplicationPolicy(DefaultReplicationPolicy):
-    """Topics keep their names, except heartbeats. Cycles cannot be detected from names alone.
-
-    Args:
-        source_alias: The result of :meth:`topic_source` for every topic (``source.cluster.alias``).
-    """
+    """Topics keep their names, except heartbeats. Cycles cannot be detected from names alone. ``source_alias`` is the
+    result of :meth:`topic_source` for every topic (``source.cluster.alias``)."""
 
     def __init__(
         self,
@@ -342,11 +339,8 @@ def offered(group: str) -> Mapping[str, Factory]:
 
 
 def make(key: str, name: str, known: Mapping[str, Factory], group: str, *arguments: Any) -> Any:
-    """Make the object that the setting ``key`` names, of ``arguments``, the config first.
-
-    Raises:
-        ConfigError: There is no such class (the message lists the known ones), or it rejects ``arguments``.
-    """
+    """Make the object that the setting ``key`` names, of ``arguments``, the config first. Raises ConfigError if its
+    class does not exist (the message lists the known ones) or rejects ``arguments``."""
     factory = known.get(name) or offered(group).get(name)
     if factory is None:
         there = ", ".join([*known, *offered(group)])
@@ -414,11 +408,8 @@ def known_policies() -> list[str]:
 
 
 def make_policy(props: Mapping[str, str]) -> ReplicationPolicy:
-    """Make the policy that a connector's or client's properties name.
-
-    Raises:
-        ConfigError: ``replication.policy.class`` is unknown, or its settings are invalid.
-    """
+    """Make the policy that a connector's or client's properties name. Raises ConfigError if
+    ``replication.policy.class`` is unknown, or its settings are invalid."""
     name = props.get(_KEY, DEFAULT_POLICY_CLASS).strip()
     if props.get(_SEPARATOR) == "" and POLICIES.get(name) is not _identity:
         raise ConfigError(f"{_SEPARATOR} must not be empty with a policy that writes it into names", _SEPARATOR)

@@ -14,10 +14,8 @@ from connect.core.herder_api import BadRequest, Forbidden, NotReady
 
 
 class Role(IntEnum):
-    """What a user may do; each role includes the ones before it.
-
-    VIEW reads, without passwords. OPERATE also pauses, resumes, restarts and stops. ADMIN does everything.
-    """
+    """What a user may do; each role includes the ones before it. VIEW reads, without passwords. OPERATE also pauses,
+    resumes, restarts and stops. ADMIN does everything."""
 
     NONE = 0
     VIEW = 1
@@ -58,10 +56,8 @@ class ForwardedCallers:
         except (ValueError, LookupError):
             raise BadRequest("The user of the forwarded request cannot be read.") from None
         if abs(now_s - sent_s) > FORWARDED_WITHIN_S:
-            raise Forbidden(
-                f"The forwarded request is from another time than the last {FORWARDED_WITHIN_S:.0f} s. Set the clocks "
-                "of the workers' machines."
-            )
+            late = f"The forwarded request is from another time than the last {FORWARDED_WITHIN_S:.0f} s."
+            raise Forbidden(f"{late} Set the clocks of the workers' machines.")
         while self._until_s and next(iter(self._until_s.values())) < now_s:
             del self._until_s[next(iter(self._until_s))]
         if nonce in self._until_s:
@@ -96,11 +92,9 @@ _OPERATIONS: Final = (("PUT", "pause"), ("PUT", "resume"), ("PUT", "stop"), ("PO
 
 
 def needed_role(method: str, path: str) -> Role:
-    """Return the role that a request needs; NONE: no authentication.
-
-    ``path`` begins below a flow's. Signed requests between workers need no role, because the herder verifies their
-    signature; neither do preflights, which browsers send without credentials. What is not known needs ADMIN.
-    """
+    """Return the role that a request needs; NONE: no authentication. ``path`` begins below a flow's. Signed requests
+    between workers need no role, because the herder verifies their signature; neither do preflights, which browsers
+    send without credentials. What is not known needs ADMIN."""
     match method, path.split("/")[1:]:
         case ("POST", ["connectors", _, "tasks"]) | ("PUT", ["connectors", _, "fence"]) | ("OPTIONS", _):
             return Role.NONE

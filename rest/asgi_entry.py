@@ -11,7 +11,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from email.utils import formatdate
 from typing import Any, Final
 from urllib.parse import unquote
@@ -20,37 +20,22 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from connect.core import herder_api
 from connect.core.audit import AuditEntry
 from connect.core.config.java_regex import UnsupportedRegex, compile_java
 from connect.core.config.rest_settings import HeaderRule
 from connect.core.errors import ConfigError
-from connect.core.herder_api import (
-    ALGORITHM_HEADER,
-    FORWARDED_HEADER,
-    SIGNATURE_HEADER,
-    ForwardedRequest,
-    HerderApi,
-    RequestRefused,
-)
+from connect.core.herder_api import HerderApi, RequestRefused
 from connect.kafka.acceptor import network_of
 from connect.kafka.tracing import record_request
-from rest.access import (
-    Caller,
-    ForwardedCallers,
-    Role,
-    below_flow,
-    changes_something,
-    is_allowed_host,
-    is_own_origin,
-    needed_role,
-    route_of,
-)
+from rest import access
+from rest.access import Caller, Role, below_flow
 from rest.authentication import Authenticator, KeysMissing, Unauthenticated
 from rest.bodies import WorkerStatus, json_response
 from rest.errors import RestError, error_response, html_page, response_of, status_of
 from rest.other_workers import join
 from rest.request_handling import CALLER, HERDER, NOTED, SHARE, BodyBudget, BodyShare, read_body
-from rest.rest_config import Metrics, RestSettings
+from rest.rest_config import Flows, Metrics, RestSettings
 from rest.routes import health_of, metrics_response
 from rest.ui.router import ROOT, Dashboard
 
@@ -113,9 +98,8 @@ def _pattern(origin: str) -> re.Pattern[str]:
 
 def _checked(rule: HeaderRule) -> HeaderRule:
     if rule.action.endswith("Date") and re.fullmatch(r"-?\d+", rule.value) is None:
-        raise ConfigError(
-            f"{rule.action} {rule.name}: '{rule.value}' is not a number of milliseconds from now", _RULES_KEY
-        )
+        text = f"{rule.action} {rule.name}: '{rule.value}' is not a number of milliseconds from now"
+        raise ConfigError(text, _RULES_KEY)
     if not (rule.name.isascii() and rule.value.isprintable() and rule.value.isascii()):
         raise ConfigError(f"the header {rule.name!r} contains characters that a header cannot contain", _RULES_KEY)
     return rule
@@ -129,35 +113,25 @@ _PARAMETERS: Final = re.compile(r";[^/]*")
 _NOT_FOUND: Final = "HTTP 404 Not Found"
 _LONGEST_LOGGED: Final = 300
 
-#: (source, target) to the herder of that flow, in a process with several flows.
-Flows = Mapping[tuple[str, str], HerderApi]
-
 
 class Guard:
-    """Admits a request: its host, its origin, its user and the user's role.
-
-    Args:
-        authenticator: Says who the user is.
-        hosts: Names of this worker; None: any.
-        headers: Of answers; they know the allowed origins.
-    """
+    """Admits a request: its host, its origin, its user and the user's role. ``hosts`` are the names of this worker,
+    None for any; ``headers``, those of answers, know the allowed origins."""
 
     def __init__(self, authenticator: Authenticator, hosts: frozenset[str] | None, headers: AnswerHeaders) -> None:
-        self._authenticator = authenticator
-        self._hosts = hosts
-        self._headers = headers
+        self._authenticator, self._hosts, self._headers = authenticator, hosts, headers
 
     async def admit(self, scope: Scope, path: str, forwarded: Caller | None) -> Response | None:
         """Return the refusal of a request; None if it is admitted, and then ``scope`` holds its caller. ``forwarded``:
         the user as another worker of the group has verified."""
         request, method = Headers(scope=scope), scope["method"]
         host, origin = request.get("host"), request.get("origin")
-        if self._hosts is not None and not is_allowed_host(host, self._hosts):
+        if self._hosts is not None and not access.is_allowed_host(host, self._hosts):
             return error_response(403, f"This worker does not answer to the name {host}. Add it to rest.allowed.hosts.")
         is_write = method not in ("GET", "HEAD", "OPTIONS")
-        if is_write and origin and not (is_own_origin(origin, host) or self._headers.allows_origin(origin)):
+        if is_write and origin and not (access.is_own_origin(origin, host) or self._headers.allows_origin(origin)):
             return error_response(403, f"Pages of {origin} may not write. Add it to {_ORIGIN_KEY}.")
-        needed = needed_role(method, path)
+        needed = access.needed_role(method, path)
         if needed is Role.NONE:
             scope[CALLER] = Caller("", Role.NONE)
             return None
@@ -174,12 +148,9 @@ class Guard:
         scope[CALLER] = caller
         if caller.role < needed:
             log.info("%s refused: %s has the role %s", _request(method, path), caller.name, caller.role.name.lower())
-            return error_response(
-                403,
-                f"This needs the role {needed.name.lower()}, and {caller.name} has {caller.role.name.lower()}. An "
-                "administrator of the worker assigns roles in rest.auth.admins, rest.auth.operators and "
-                "rest.auth.viewers.",
-            )
+            lists = "rest.auth.admins, rest.auth.operators and rest.auth.viewers"
+            has = f"This needs the role {needed.name.lower()}, and {caller.name} has {caller.role.name.lower()}."
+            return error_response(403, f"{has} An administrator of the worker assigns roles in {lists}.")
         return None
 
 
@@ -201,7 +172,7 @@ class AsgiEntry:
         self._headers = headers
         self._budget = budget
         self._max_bytes = max_bytes
-        self._forwarded_callers = ForwardedCallers()
+        self._forwarded_callers = access.ForwardedCallers()
         #: This worker's advertised URL, for which other workers sign.
         self.own_url = ""
         #: None: every request is admitted, for health and metrics.
@@ -221,10 +192,13 @@ class AsgiEntry:
         async def answer(message: Message) -> None:
             nonlocal status
             status = message.get("status", status)
+            if self._headers is not None and message["type"] == "http.response.start":
+                headers = MutableHeaders(raw=list(message.get("headers", ())))
+                self._headers.add_to(headers, scope["method"], Headers(scope=scope), time.time())
+                message = {**message, "headers": headers.raw}
             await send(message)
 
-        send_answer = self._with_headers(scope, answer)
-        with self._budget.share(network_of(_peer(scope))) as share:
+        with BodyShare(self._budget, network_of(_peer(scope))) as share:
             inner = {**scope, "path": path, "method": method, SHARE: share, NOTED: {}}
             forwarded: Caller | None = None
             try:
@@ -237,11 +211,11 @@ class AsgiEntry:
                     forwarded, receive = await self._forwarded(inner, receive, share)
                     inner_path = below_flow(path) if self.has_flows else path
                     app = await self.guard.admit(inner, inner_path, forwarded) or self._app_of(path)
-                await (app or html_page(404, scope["method"]))(inner, receive, send_answer)
+                await (app or html_page(404, scope["method"]))(inner, receive, answer)
             except RequestRefused as error:
-                await error_response(status_of(error), str(error))(inner, receive, send_answer)
+                await error_response(status_of(error), str(error))(inner, receive, answer)
             except RestError as error:
-                await response_of(error)(inner, receive, send_answer)
+                await response_of(error)(inner, receive, answer)
             except Exception:
                 # The framework answers, then raises the error again; rest.errors has already logged it.
                 log.debug("%s %s failed", scope["method"], scope["path"], exc_info=True)
@@ -263,7 +237,10 @@ class AsgiEntry:
         is_of_dashboard = path == f"/{ROOT}" or path.startswith(f"/{ROOT}/")
         if self.app is None or self.dashboard is None or not is_of_dashboard:
             return self.app
-        return self.app if self.has_flows and self.app.herder_of(path) is not None else self.dashboard
+        return self.app if self.has_flows and self._herder_of(path) is not None else self.dashboard
+
+    def _herder_of(self, path: str) -> HerderApi | None:
+        return None if self.app is None else self.app.herder_of(path)
 
     def show(self, flows: Flows) -> None:
         """Show the flows on the dashboard, if there is one."""
@@ -279,15 +256,16 @@ class AsgiEntry:
         """Return the user of a request that another worker of the group forwards and has signed, and its body again;
         None for any other request. Raises RequestRefused for a signature that is not the group's, or not new, and
         BodyRefused."""
-        request, herder = Headers(scope=scope), self.app.herder_of(scope["path"]) if self.app is not None else None
-        user = request.get(FORWARDED_HEADER)
-        if user is None or SIGNATURE_HEADER not in request or herder is None:
+        request, herder = Headers(scope=scope), self._herder_of(scope["path"])
+        user = request.get(herder_api.FORWARDED_HEADER)
+        if user is None or herder_api.SIGNATURE_HEADER not in request or herder is None:
             return None, receive
         body = await read_body(receive, self._max_bytes, share)
         query = scope["query_string"].decode("ascii")
         url = join(self.own_url, f"{scope['path']}{'?' if query else ''}{query}")
-        asked = ForwardedRequest(scope["method"], url, user, body)
-        herder.check_forwarded(asked, request.get(SIGNATURE_HEADER), request.get(ALGORITHM_HEADER))
+        asked = herder_api.ForwardedRequest(scope["method"], url, user, body)
+        signature, algorithm = request.get(herder_api.SIGNATURE_HEADER), request.get(herder_api.ALGORITHM_HEADER)
+        herder.check_forwarded(asked, signature, algorithm)
         caller = self._forwarded_callers.caller(user, time.time())
         share.release()
         left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
@@ -301,7 +279,7 @@ class AsgiEntry:
         """Record the span of a request, named by its route."""
         caller, method = scope.get(CALLER), scope["method"]
         # Paths that do not exist are without end.
-        route = "" if path is None or status == 404 else route_of(path, has_flow=self.has_flows)
+        route = "" if path is None or status == 404 else access.route_of(path, has_flow=self.has_flows)
         attributes: dict[str, str | int] = {"http.request.method": method, "http.response.status_code": status}
         attributes |= {"http.route": route, "enduser.id": caller.name if caller is not None else ""}
         record_request(f"{method} {route}".rstrip(), began_ns, Headers(scope=scope), attributes, failed=status >= 500)
@@ -310,8 +288,8 @@ class AsgiEntry:
         """Enter a user's request that changes something in the audit, also if it was refused."""
         caller, method = scope.get(CALLER), scope["method"]
         below = below_flow(path) if self.has_flows else path
-        herder = None if self.app is None else self.app.herder_of(path)
-        if caller is None or caller.role is Role.NONE or herder is None or not changes_something(method, below):
+        herder = self._herder_of(path)
+        if caller is None or caller.role is Role.NONE or herder is None or not access.changes_something(method, below):
             return
         parts = below.split("/")[1:]
         noted: dict[str, Any] = {"connector": unquote(parts[1])} if parts[0] == "connectors" and len(parts) > 1 else {}
@@ -319,27 +297,11 @@ class AsgiEntry:
         role = caller.role.name.lower()
         herder.record(AuditEntry("rest", method, path, caller.name, role, status=status, **noted))
 
-    def _with_headers(self, scope: Scope, send: Send) -> Send:
-        headers = self._headers
-        if headers is None:
-            return send
-
-        async def decorated(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                answer = MutableHeaders(raw=list(message.get("headers", ())))
-                headers.add_to(answer, scope["method"], Headers(scope=scope), time.time())
-                message = {**message, "headers": answer.raw}
-            await send(message)
-
-        return decorated
-
 
 def path_as_it_came(path: str) -> str | None:
-    """Return the path of a request, still encoded, because an encoded slash does not split it; None if refused.
-
-    As in Java's server, a slash at the end and parameters of segments (``;a=b``) are removed; empty segments and bytes
-    that are not UTF-8 are refused. Java refuses encoded slashes, backslashes, dots and percent signs too.
-    """
+    """Return the path of a request, still encoded, because an encoded slash does not split it; None if refused. As in
+    Java's server, a slash at the end and parameters of segments (``;a=b``) are removed; empty segments and bytes that
+    are not UTF-8 are refused. Java refuses encoded slashes, backslashes, dots and percent signs too."""
     if not path.startswith("/") and "://" in path:
         # The absolute form that a client sends to a proxy.
         path = "/" + path.partition("://")[2].partition("/")[2]
@@ -369,17 +331,10 @@ class OneHerder:
 
 class ManyHerders:
     """An application that passes ``/{source}/{target}/...`` to that flow's herder, for a dedicated mirror (KIP-710).
-
-    Args:
-        app: The application below each flow.
-        flows: Read for every request, so flows may be added later.
-        top: Serves ``/health`` and ``/metrics`` above the flows; None: both are 404.
-    """
+    ``flows`` is read for every request; ``top`` serves ``/health`` and ``/metrics``, which are 404 without it."""
 
     def __init__(self, app: ASGIApp, flows: Flows, top: TopOfFlows | None) -> None:
-        self._app = app
-        self._flows = flows
-        self._top = top
+        self._app, self._flows, self._top = app, flows, top
 
     def herder_of(self, path: str) -> HerderApi | None:
         """Return the herder of the flow to which a path belongs."""
@@ -395,7 +350,7 @@ class ManyHerders:
             return
         herder = self.herder_of(path)
         if herder is None:
-            source, target = unquote(segments[0]), unquote(segments[1])
+            source, target = map(unquote, segments[:2])
             unknown = f"No replication flow found for source '{source}' and target '{target}'"
             text = unknown if len(segments) > 2 else _NOT_FOUND
             await error_response(404, text)(scope, receive, send)
@@ -412,9 +367,7 @@ class TopOfFlows:
     _WORST_FIRST: Final = (500, 503, 200)
 
     def __init__(self, flows: Flows, metrics: Metrics, health_timeout_s: float) -> None:
-        self._flows = flows
-        self._metrics = metrics
-        self._health_timeout_s = health_timeout_s
+        self._flows, self._metrics, self._health_timeout_s = flows, metrics, health_timeout_s
 
     def herder_of(self, path: str) -> HerderApi | None:
         return None
@@ -433,14 +386,13 @@ class TopOfFlows:
         await response(scope, receive, send)
 
     async def _health(self) -> tuple[int, WorkerStatus]:
-        flows = list(self._flows.items())
+        flows = dict(self._flows)
         if not flows:
             return 503, {"status": "starting", "message": "Worker is still starting up."}
-        answers = await asyncio.gather(*(health_of(herder, self._health_timeout_s) for _, herder in flows))
-        worst = min(range(len(answers)), key=lambda each: self._WORST_FIRST.index(answers[each][0]))
-        status, body = answers[worst]
+        answers = await asyncio.gather(*(health_of(herder, self._health_timeout_s) for herder in flows.values()))
+        worst = min(zip(flows, answers, strict=True), key=lambda each: self._WORST_FIRST.index(each[1][0]))
+        (source, target), (status, body) = worst
         if status != 200:
-            (source, target), _ = flows[worst]
             flow = f"{source}->{target}: " if source else ""
             body = {"status": body["status"], "message": f"{flow}{body['message']}"}
         return status, body

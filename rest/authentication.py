@@ -54,17 +54,8 @@ _JWKS_LAST_S: Final = 86_400.0
 _CLOCKS_DIFFER_S: Final = 60
 #: Signatures with a private key only: with HMAC, who verifies could also sign.
 _ALGORITHMS: Final = (
-    "RS256",
-    "RS384",
-    "RS512",
-    "PS256",
-    "PS384",
-    "PS512",
-    "ES256",
-    "ES384",
-    "ES512",
-    "Ed25519",
-    "EdDSA",
+    *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    *("ES256", "ES384", "ES512", "Ed25519", "EdDSA"),
 )
 _ENTRY: Final = re.compile(r"KafkaConnect\s*\{(.*?)\}\s*;", re.DOTALL)
 _MODULE: Final = "PropertyFileLoginModule"
@@ -117,9 +108,8 @@ class PasswordFile:
             raise ConfigError("has no users; add a line user=password", file=str(self._file))
         if without := sorted(user for user, password in users.items() if not password):
             raise ConfigError(f"has no password for {without[0]}; add one or remove the line", file=str(self._file))
-        is_open = found.st_mode & 0o077
         text = f"{self._file}: other users of this machine may read passwords; set its mode to 0600"
-        self.notice = text if is_open else ""
+        self.notice = text if found.st_mode & 0o077 else ""
         self._digests, self._stat = {user: _digest(password) for user, password in users.items()}, stat
         return True
 
@@ -136,10 +126,8 @@ def file_of_login_config(path: str) -> str:
             raise JaasError("has no entry KafkaConnect { ... };")
         module = parse_jaas(entry.group(1))
     except (OSError, UnicodeError) as error:
-        raise ConfigError(
-            f"{LOGIN_CONFIG} = {path} cannot be read: {getattr(error, 'strerror', '') or type(error).__name__}",
-            LOGIN_CONFIG,
-        ) from None
+        why = getattr(error, "strerror", "") or type(error).__name__
+        raise ConfigError(f"{LOGIN_CONFIG} = {path} cannot be read: {why}", LOGIN_CONFIG) from None
     except JaasError as error:
         raise ConfigError(f"{LOGIN_CONFIG} = {path} {error}", LOGIN_CONFIG) from None
     if not module.login_module.endswith(_MODULE) or not module.options.get("file"):
@@ -193,9 +181,8 @@ class BearerTokens:
                 try:
                     self._keys, self._read_s = await self._fetched(), now_s
                 except (httpx.HTTPError, JoseError, OSError, ValueError, TypeError, LookupError) as error:
-                    log.warning(
-                        "%s = %s: no keys: %s", JWKS_URL, self._settings.url, str(error) or type(error).__name__
-                    )
+                    why = str(error) or type(error).__name__
+                    log.warning("%s = %s: no keys: %s", JWKS_URL, self._settings.url, why)
             if self._keys is None or now_s - self._read_s > _JWKS_LAST_S:
                 raise KeysMissing("The keys that verify tokens cannot be read now; see the worker's log.")
             return self._keys
@@ -244,12 +231,8 @@ def _claim(claims: Mapping[str, Any], name: str) -> Any:
 
 
 class Authenticator:
-    """All ways to authenticate of a worker. Raises ConfigError if a file cannot be used.
-
-    Args:
-        settings: See :class:`RestAccess`.
-        by_certificate: Whether a listener asks clients for certificates.
-    """
+    """All ways to authenticate of a worker; ``by_certificate``: a listener asks clients for certificates. Raises
+    ConfigError if a file cannot be used."""
 
     def __init__(self, settings: RestAccess, *, by_certificate: bool) -> None:
         files = [] if settings.basic_file is None else [settings.basic_file]
@@ -263,9 +246,8 @@ class Authenticator:
         #: Whether users must authenticate.
         self.is_needed = bool(self._files or self._tokens or by_certificate)
         #: The header of an answer 401, which names what a client may use.
-        self.challenge = ", ".join(
-            [*(['Basic realm="Kafka Connect"'] if self._files else []), *(["Bearer"] if self._tokens else [])]
-        )
+        ways = ('Basic realm="Kafka Connect"' if self._files else "", "Bearer" if self._tokens else "")
+        self.challenge = ", ".join(filter(None, ways))
 
     async def caller(self, scope: Scope, authorization: str | None) -> Caller:
         """Return the user of a request. Raises Unauthenticated, KeysMissing."""
@@ -307,12 +289,8 @@ class OpenedAccess(NamedTuple):
 
 
 def open_access(settings: RestSettings, tls: RestTls | None) -> OpenedAccess:
-    """Read the keys of https listeners and the files of users, and bind nothing. It blocks.
-
-    Raises:
-        ConfigError: A listener is https and there are no keys, or a file of users cannot be read.
-        SecurityError: Keys cannot be used.
-    """
+    """Read the keys of https listeners and the files of users, and bind nothing. It blocks. Raises ConfigError if a
+    listener is https and there are no keys, or a file of users cannot be read; SecurityError if keys cannot be used."""
     of_prefix = (
         (HTTPS_PREFIX, (*settings.listeners, *settings.metrics_listeners)),
         (ADMIN_HTTPS_PREFIX, settings.admin_listeners or ()),

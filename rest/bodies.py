@@ -107,11 +107,8 @@ TASK_CONFIGS: Final[TypeAdapter[list[dict[str, str]]]] = TypeAdapter(list[dict[s
 
 
 def read(body: bytes, shape: TypeAdapter[T], max_elements: int = MAX_ELEMENTS) -> T:
-    """Parse a body; refuse an empty body, ``null``, and a value of another shape.
-
-    Raises:
-        RestError: 500, with the position of the first error; 413, it has more than ``max_elements``.
-    """
+    """Parse a body; refuse an empty body, ``null``, and a value of another shape. Raises RestError: 500, with the
+    position of the first error; 413 for more than ``max_elements``."""
     try:
         return shape.validate_python(_parse(body, max_elements))
     except ValidationError as error:
@@ -120,13 +117,6 @@ def read(body: bytes, shape: TypeAdapter[T], max_elements: int = MAX_ELEMENTS) -
         if first["type"] == "extra_forbidden":
             raise RestError(500, f"Unrecognized field {place}") from None
         raise RestError(500, f"Cannot deserialize the value{f' of {place}' if place else ''}: {first['msg']}") from None
-
-
-def required(value: T | None, name: str) -> T:
-    """Refuse a missing field with 500, as Java does by failing on it."""
-    if value is None:
-        raise RestError(500, f"The body has no '{name}'.")
-    return value
 
 
 def schema(shape: TypeAdapter[Any]) -> dict[str, Any]:
@@ -162,7 +152,8 @@ def _parse(body: bytes, max_elements: int) -> Any:
         if not text.strip(" \t\r\n"):
             return None
         value = decode_json(text, max_elements=max_elements, decoder=_DECODER)
-        _refuse_lone_surrogates(text, value)
+        if "\\u" in text:  # only an escape can produce a lone surrogate, which has no form in UTF-8
+            json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         raise RestError(500, f"The body is not JSON: {error.msg} (line {error.lineno}, column {error.colno})") from None
     except TooManyElements as error:
@@ -170,12 +161,6 @@ def _parse(body: bytes, max_elements: int) -> Any:
     except (UnicodeError, ValueError) as error:
         raise RestError(500, f"The body is not JSON: {type(error).__name__}") from None
     return value
-
-
-def _refuse_lone_surrogates(text: str, value: Any) -> None:
-    """Refuse lone surrogates, which only an escape can produce: they have no form in UTF-8."""
-    if "\\u" in text:
-        json.dumps(value, ensure_ascii=False).encode()
 
 
 def _no_constant(text: str) -> NoReturn:

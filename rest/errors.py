@@ -71,17 +71,14 @@ def status_of(refusal: RequestRefused) -> int:
     return next((_STATUS[cls] for cls in type(refusal).__mro__ if cls in _STATUS), 500)
 
 
-def error_body(status: int, message: str | None) -> bytes:
-    return orjson.dumps({"error_code": status, "message": message})
-
-
-def error_response(status: int, message: str | None, error_code: int | None = None) -> Response:
-    return Response(error_body(status if error_code is None else error_code, message), status, media_type=JSON)
+def error_response(status: int, message: str) -> Response:
+    return response_of(RestError(status, message))
 
 
 def response_of(error: RestError) -> Response:
     cls = _Unread if isinstance(error, BodyRefused) else Response
-    return cls(error_body(error.error_code, error.message), error.status, media_type=JSON)
+    body = orjson.dumps({"error_code": error.error_code, "message": error.message})
+    return cls(body, error.status, media_type=JSON)
 
 
 class _Unread(Response):
@@ -113,11 +110,10 @@ def install(app: FastAPI, routes: Iterable[Route]) -> None:
         if error.status_code != HTTPStatus.METHOD_NOT_ALLOWED:
             return _jersey(error.status_code)
         allowed = _allowed(known, request)
-        allow = {"allow": ",".join(allowed)}
-        if request.method == "OPTIONS":
-            return Response(", ".join(allowed), headers={**allow, "content-type": "text/plain"})
         response = _jersey(error.status_code)
-        response.headers.update(allow)
+        if request.method == "OPTIONS":
+            response = Response(", ".join(allowed), headers={"content-type": "text/plain"})
+        response.headers["allow"] = ",".join(allowed)
         return response
 
     app.add_exception_handler(HTTPException, http_error)
@@ -129,10 +125,7 @@ def install(app: FastAPI, routes: Iterable[Route]) -> None:
 
 def _allowed(routes: Iterable[Route], request: Request) -> list[str]:
     path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
-    methods = {"OPTIONS"}
-    for route in routes:
-        if route.path_regex.match(path):
-            methods |= route.methods or set()
+    methods = {"OPTIONS"}.union(*(route.methods or () for route in routes if route.path_regex.match(path)))
     if "GET" in methods:
         methods.add("HEAD")
     return sorted(methods, key=_METHODS.index)
@@ -166,21 +159,12 @@ async def _defect(request: Request, error: Exception) -> Response:
     return error_response(500, f"The worker failed to handle this request ({type(error).__name__}); see its log.")
 
 
-def not_acceptable() -> HTTPException:
-    return HTTPException(406)
-
-
-def unsupported_media_type() -> HTTPException:
-    return HTTPException(415)
-
-
 def html_page(status: int, method: str) -> Response:
     """Return Jetty's own error page, sent while no resource is registered and for paths that Jetty refuses."""
     headers = {"cache-control": "must-revalidate,no-cache,no-store"}
     if method not in ("GET", "POST", "HEAD"):
         return Response(b"", status, headers)
     text = f"{status} {HTTPStatus(status).phrase}"
-    page = (
-        f"<html>\n<head>\n<title>Error {text}</title>\n</head>\n<body>\n<h2>HTTP ERROR {text}</h2>\n</body>\n</html>\n"
-    )
+    head, body = f"<title>Error {text}</title>", f"<h2>HTTP ERROR {text}</h2>"
+    page = f"<html>\n<head>\n{head}\n</head>\n<body>\n{body}\n</body>\n</html>\n"
     return Response(page, status, {**headers, "content-type": "text/html;charset=iso-8859-1"})

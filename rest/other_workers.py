@@ -15,7 +15,7 @@ import orjson
 from pydantic import ValidationError
 
 from connect.core.errors import RetriableError
-from connect.core.herder_api import UNSIGNED, Config, ConfigInfos, Forbidden
+from connect.core.herder_api import UNSIGNED, Config, ConfigInfos, Forbidden, Sign
 from rest import bodies
 from rest.errors import JSON, RestError
 
@@ -25,10 +25,6 @@ USER_AGENT: Final = "kafka-connect"
 #: The first hop waits for the second, so reading may take more than twice the time limit of a request.
 _TIMEOUT: Final = httpx.Timeout(connect=10.0, read=200.0, write=30.0, pool=10.0)
 _LIMITS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=16, keepalive_expiry=4.0)
-
-#: Returns the headers that sign a body (KIP-507); a missing body is signed as empty.
-Sign = Callable[[bytes], Mapping[str, str]]
-
 
 #: Statuses of the leader that may pass: its key is newer than the one that signed; a rebalance is under way; it timed
 #: out or gives no reason; it has read no key yet.
@@ -71,24 +67,16 @@ class Forwarder:
     async def send(
         self, method: str, url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> ForwardedAnswer:
-        """Send a request; ``url`` is absolute, with an encoded path.
-
-        Raises:
-            RestError: The other worker refuses, with its status and message; or it advertises our own URL.
-            Unreachable: It did not answer.
-        """
+        """Send a request; ``url`` is absolute, with an encoded path. Raises RestError if the other worker refuses, with
+        its status and message, or advertises our own URL; Unreachable if it does not answer."""
         if self.own_url is not None and url.startswith(self.own_url):
-            raise RestError(
-                409,
-                f"The worker that must answer this request advertises {self.own_url}, as this worker does. Set "
-                "rest.advertised.host.name, or listeners, on each worker of the group to an address of its machine.",
-            )
-        content = {} if body is None else {"content-type": JSON}
+            same = f"The worker that must answer this request advertises {self.own_url}, as this worker does."
+            keys = "rest.advertised.host.name, or listeners, on each worker of the group"
+            raise RestError(409, f"{same} Set {keys} to an address of its machine.")
+        sent = {"accept": JSON, **({} if body is None else {"content-type": JSON}), **(headers or {})}
         try:
             client = self._client("https" if url.startswith("https:") else "http")
-            response = await client.request(
-                method, url, content=body, headers={"accept": JSON, **content, **(headers or {})}
-            )
+            response = await client.request(method, url, content=body, headers=sent)
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             reason = str(error) or type(error).__name__
             log.warning("Could not reach another worker, %s %s: %s", method, url.partition("?")[0], reason)
@@ -102,8 +90,11 @@ class Forwarder:
     def _client(self, scheme: str) -> httpx.AsyncClient:
         client = self._clients.get(scheme)
         if client is None:
+            verify: SSLContext | bool = scheme == "https"  # http saves reading certificates
+            if verify and self._client_tls is not None:
+                verify = self._client_tls()
             client = self._clients[scheme] = httpx.AsyncClient(
-                verify=self._verify(scheme),
+                verify=verify,
                 timeout=_TIMEOUT,
                 limits=_LIMITS,
                 headers={"user-agent": USER_AGENT},
@@ -111,11 +102,6 @@ class Forwarder:
                 trust_env=False,
             )
         return client
-
-    def _verify(self, scheme: str) -> SSLContext | bool:
-        if scheme == "http":
-            return False  # saves reading certificates
-        return True if self._client_tls is None else self._client_tls()
 
     async def close(self) -> None:
         clients, self._clients = list(self._clients.values()), {}
@@ -140,12 +126,8 @@ def join(url: str, path: str) -> str:
 
 
 class InternalClient:
-    """Sends the requests between workers of a group.
-
-    Args:
-        forwarder: The client that sends them.
-        namespace: (source, target) of a dedicated mirror's group, the start of its paths.
-    """
+    """Sends the requests between workers of a group; ``namespace`` is (source, target) of a dedicated mirror's group,
+    the start of its paths."""
 
     def __init__(self, forwarder: Forwarder, namespace: Sequence[str] = ()) -> None:
         self._forwarder = forwarder
@@ -177,9 +159,8 @@ class InternalClient:
             return bodies.CONFIG_INFOS.validate_json(answer.body)
         except ValidationError:
             # Its text quotes the answer, which may have secrets of the config.
-            raise Unreachable(
-                500, f"The worker at {url} did not answer with a validation of the config. Check its version and log."
-            ) from None
+            said = f"The worker at {url} did not answer with a validation of the config. Check its version and log."
+            raise Unreachable(500, said) from None
 
     async def has_class(self, url: str, connector_class: str) -> bool:
         """Return whether the worker at ``url`` has a class. Errors as :meth:`Forwarder.send`."""

@@ -7,14 +7,15 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import Annotated, Final, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, Any, Final, Self, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from fastapi import Depends, Path, Query, Request
 from pydantic import BeforeValidator, TypeAdapter
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive
@@ -25,7 +26,7 @@ from connect.core.herder_api import FORWARDED_HEADER, Config, ElsewhereError, Fo
 from connect.core.model import ConnectorInfo
 from rest import bodies
 from rest.access import ANYONE, Caller, Role
-from rest.errors import JSON, TOO_LARGE, BodyRefused, RestError, TimedOut, not_acceptable, unsupported_media_type
+from rest.errors import JSON, TOO_LARGE, BodyRefused, RestError, TimedOut
 from rest.other_workers import Forwarder, join
 from rest.rest_config import RestSettings
 
@@ -33,27 +34,37 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: The key of an ASGI scope that holds the herder of a request.
+#: Keys of an ASGI scope: the herder of a request; its :class:`rest.access.Caller`; what the endpoint notes for the
+#: audit, fields of an :class:`connect.core.audit.AuditEntry`; its :class:`BodyShare`.
 HERDER: Final = "heliograph.herder"
-#: The key of an ASGI scope that holds the :class:`rest.access.Caller`.
 CALLER: Final = "heliograph.caller"
-#: The key of an ASGI scope that holds what the endpoint notes for the audit: fields of an
-#: :class:`connect.core.audit.AuditEntry`.
 NOTED: Final = "heliograph.noted"
-#: The key of an ASGI scope that holds the request's :class:`BodyShare`.
 SHARE: Final = "heliograph.share"
 #: Limit for requests between workers: a connector with a thousand tasks has 2 MB of configs.
 WORKERS_BODY_BYTES: Final = 10 << 20
 WORKERS_BODY_ELEMENTS: Final = 1_000_000
-REQUEST_TIMEOUT_S: Final = 90.0
-#: Limit for requests that another worker sends: the HTTP client of Java's workers gives up after 30 s.
-WORKERS_TIMEOUT_S: Final = 25.0
-#: Limit for requests that were forwarded before: the worker in between still has time to pass on the answer.
-SECOND_HOP_TIMEOUT_S: Final = 20.0
-#: Java's message.
+#: Java's messages.
+_TWO_HOPS: Final = (
+    "Request '%s %s' failed because it couldn't find the target Connect worker within two hops (between workers)."
+)
 _CONFLICT: Final = "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"
+_NO_LEADER: Final = (
+    "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was underway."
+)
 _MAX_INT: Final = 2**31 - 1
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,10}")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Time limits of a request, and of a health check."""
+
+    request_s: float = 90.0
+    #: Of a request that another worker sends: the HTTP client of Java's workers gives up after 30 s.
+    workers_s: float = 25.0
+    #: Of a request that was forwarded before: the worker in between still has time to pass on the answer.
+    second_hop_s: float = 20.0
+    health_s: float = 10.0
 
 
 class BodyBudget:
@@ -63,15 +74,6 @@ class BodyBudget:
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._held: Counter[str] = Counter()
-
-    @contextmanager
-    def share(self, address: str) -> Iterator[BodyShare]:
-        """Yield the share of a request, which it gives back at its end."""
-        share = BodyShare(self, address)
-        try:
-            yield share
-        finally:
-            share.release()
 
     def take(self, address: str, size: int) -> None:
         """Add bytes; a negative ``size`` gives them back. Raises BodyRefused (503)."""
@@ -85,12 +87,16 @@ class BodyBudget:
 
 
 class BodyShare:
-    """The bytes of one request in a :class:`BodyBudget`."""
+    """The bytes of one request in a :class:`BodyBudget`, given back at the end of its context."""
 
     def __init__(self, budget: BodyBudget, address: str) -> None:
-        self._budget = budget
-        self._address = address
-        self._bytes = 0
+        self._budget, self._address, self._bytes = budget, address, 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def take(self, size: int) -> None:
         """Add bytes. Raises BodyRefused (503)."""
@@ -138,9 +144,7 @@ class _LimitReached(Exception):
 
 class Call:
     """A request as the endpoints see it. Raises BodyRefused (413) if its Content-Length exceeds ``limit_bytes``.
-
-    ``of_worker``: another worker of the group sends it, as it does each request with the parameter ``forward``.
-    """
+    ``of_worker``: another worker of the group sends it, as it does each request with the parameter ``forward``."""
 
     def __init__(self, request: Request, limit_bytes: int, *, of_worker: bool) -> None:
         self.request = request
@@ -154,11 +158,11 @@ class Call:
         self._forwarder: Forwarder = request.app.state.forwarder
         forward = request.query_params.get("forward", "").strip()
         self._of_worker = of_worker or bool(forward)
-        limits = request.app.state.limits
-        if forward and not _is_true(forward):
-            self._timeout_s: float = limits.second_hop_s
-        else:
-            self._timeout_s = limits.workers_s if self._of_worker else limits.request_s
+        self._is_second_hop = bool(forward) and not _is_true(forward)
+        limits: Limits = request.app.state.limits
+        self._timeout_s = limits.workers_s if self._of_worker else limits.request_s
+        if self._is_second_hop:
+            self._timeout_s = limits.second_hop_s
         #: By the clock of the loop. Set when the herder is asked, because a body may take longer to arrive.
         self._until_s: float | None = None
         self._body: bytes | None = None
@@ -172,15 +176,11 @@ class Call:
         return self._body
 
     async def json(self, shape: TypeAdapter[T]) -> T:
-        """Return the body as parsed JSON.
-
-        Raises:
-            RestError: 413, it is too large; 503, too many are arriving; 500, it has another shape.
-            HTTPException: 415, a body without Content-Type.
-        """
+        """Return the body as parsed JSON. Raises RestError (413, too large; 503, too many are arriving; 500, another
+        shape), HTTPException (415, a body without Content-Type)."""
         body = await self.body()
         if body and "content-type" not in self.request.headers:
-            raise unsupported_media_type()
+            raise HTTPException(415)
         return await asyncio.to_thread(bodies.read, body, shape)  # up to a tenth of a second
 
     def shown(self, name: str, config: Mapping[str, str]) -> Mapping[str, str]:
@@ -203,17 +203,12 @@ class Call:
             before = {}
         whole = {**before, **after} if patches else after
         # With the class of the config itself, because its secrets are declared there.
-        self.note(
-            connector=name, changed=changed_keys(before, whole, lambda each: self.herder.without_secrets("", each))
-        )
+        changed = changed_keys(before, whole, lambda each: self.herder.without_secrets("", each))
+        self.note(connector=name, changed=changed)
 
     async def within_time(self, operation: Awaitable[T]) -> T:
-        """Wait for the herder until the time limit of the request, which begins with the first wait.
-
-        Raises:
-            TimedOut: The time is over; says what the worker is doing.
-            RestError: 409, the time is over for another worker's request, and this worker is joining its group.
-        """
+        """Wait for the herder until the time limit of the request, which begins with the first wait. Raises TimedOut,
+        which says what the worker is doing; RestError (409) for another worker's request, if this worker is joining."""
         try:
             return await self._until_limit(operation)
         except _LimitReached:
@@ -222,7 +217,6 @@ class Call:
             raise TimedOut(self.herder.stage()) from None
 
     async def _until_limit(self, operation: Awaitable[T]) -> T:
-        """Wait until the time limit of the request. Raises _LimitReached."""
         if self._until_s is None:
             self._until_s = asyncio.get_running_loop().time() + self._timeout_s
         try:
@@ -243,25 +237,14 @@ class Call:
     async def _forwarded(self, elsewhere: ElsewhereError) -> Response:
         """Forward at most twice: a user's request with ``forward=true``, then with ``forward=false``."""
         path = self.request.scope["path"]
-        forward = self.request.query_params.get("forward", "").strip()
-        if forward and not _is_true(forward):
-            log.error(
-                "Request '%s %s' failed because it couldn't find the target Connect worker within two hops (between "
-                "workers).",
-                self.request.method,
-                path,
-            )
+        if self._is_second_hop:
+            log.error(_TWO_HOPS, self.request.method, path)
             raise RestError(409, _CONFLICT) from elsewhere
         if elsewhere.url is None:
-            raise RestError(
-                409,
-                "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was "
-                "underway.",
-            ) from elsewhere
+            raise RestError(409, _NO_LEADER) from elsewhere
         query = [(name, value) for name, value in parse_qsl(self.request.url.query, True) if name != "forward"]
-        query.append(("forward", "false" if forward else "true"))
-        target = f"{path}?{urlencode(query)}"
-        url = join(elsewhere.url, target)
+        query.append(("forward", "false" if self.request.query_params.get("forward", "").strip() else "true"))
+        url = join(elsewhere.url, f"{path}?{urlencode(query)}")
         headers: dict[str, str] = {}
         if self.caller.role is not Role.NONE:
             user = self.caller.to_header(time.time())
@@ -294,26 +277,15 @@ class Call:
 _PATH_SAFE: Final = "!$&'()*+,=:@~"
 
 
-async def _call(request: Request) -> Call:
-    settings: RestSettings = request.app.state.settings
-    return Call(request, settings.max_request_bytes, of_worker=False)
-
-
-async def _workers_call(request: Request) -> Call:
-    settings: RestSettings = request.app.state.settings
-    return Call(request, max(settings.max_request_bytes, WORKERS_BODY_BYTES), of_worker=True)
-
-
-async def _fencing_call(request: Request) -> Call:
-    settings: RestSettings = request.app.state.settings
-    return Call(request, settings.max_request_bytes, of_worker=True)
-
-
 # -- parameters of endpoints -------------------------------------------------------------------------------------------
 
 
-def _decoded(segment: str) -> str:
-    return unquote(segment, errors="strict")
+def _call(*, of_worker: bool, least_limit_bytes: int = 0) -> Any:
+    async def call(request: Request) -> Call:
+        settings: RestSettings = request.app.state.settings
+        return Call(request, max(settings.max_request_bytes, least_limit_bytes), of_worker=of_worker)
+
+    return Depends(call)
 
 
 def _task_number(segment: str) -> int:
@@ -332,13 +304,13 @@ def _is_true_or_blank(value: object) -> bool:
     return not str(value).strip() or _is_true(value)
 
 
-Calling = Annotated[Call, Depends(_call)]
+Calling = Annotated[Call, _call(of_worker=False)]
 #: A call from another worker with task configs, which may be large.
-WorkersCalling = Annotated[Call, Depends(_workers_call)]
+WorkersCalling = Annotated[Call, _call(of_worker=True, least_limit_bytes=WORKERS_BODY_BYTES)]
 #: A call from another worker without a body.
-FencingCalling = Annotated[Call, Depends(_fencing_call)]
+FencingCalling = Annotated[Call, _call(of_worker=True)]
 #: Paths are matched before they are decoded, so that a name may contain a slash.
-Name = Annotated[str, Path(), BeforeValidator(_decoded)]
+Name = Annotated[str, Path(), BeforeValidator(partial(unquote, errors="strict"))]
 TaskNumber = Annotated[int, Path(), BeforeValidator(_task_number)]
 Flag = Annotated[bool, Query(), BeforeValidator(_is_true)]
 #: A flag that is true by default.
@@ -350,14 +322,14 @@ async def json_answered(request: Request) -> None:
     accepted = request.headers.getlist("accept")
     ranges = [each for line in accepted for each in line.split(",") if each.strip()]
     if ranges and not any(_takes_json(each) for each in ranges):
-        raise not_acceptable()
+        raise HTTPException(406)
 
 
 async def json_asked(request: Request) -> None:
     """Refuse a body whose Content-Type is not JSON, as Java's ``@Consumes``."""
     content_type = request.headers.get("content-type")
     if content_type is not None and content_type.partition(";")[0].strip().lower() not in _JSON_RANGES:
-        raise unsupported_media_type()
+        raise HTTPException(415)
 
 
 _JSON_RANGES: Final = ("application/json", "application/*", "*/*")

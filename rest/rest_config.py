@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from ssl import SSLContext
 from typing import Final, Self
 
+from connect.core.config import rest_settings
 from connect.core.config.config_def import Values, split_list
-from connect.core.config.rest_settings import (
-    HeaderRule,
-    RestListener,
-    has_role_lists,
-    parse_header_rules,
-    parse_listener,
-    parse_principals,
-)
+from connect.core.config.rest_settings import HeaderRule, RestListener, parse_listener
+from connect.core.herder_api import HerderApi
 from rest.access import Role, Roles
 
 #: A principal in several lists has the highest role.
-_ROLES: Final = (
-    ("rest.auth.viewers", Role.VIEW),
-    ("rest.auth.operators", Role.OPERATE),
-    ("rest.auth.admins", Role.ADMIN),
-)
+_ROLES: Final = {"rest.auth.viewers": Role.VIEW, "rest.auth.operators": Role.OPERATE, "rest.auth.admins": Role.ADMIN}
 
 
 @dataclass(frozen=True, slots=True)
 class JwtSettings:
-    """Which bearer tokens are accepted.
-
-    Args:
-        url: Of the JWKS, https or file.
-        refresh_ms: How long its keys are used before they are read again.
-        issuer, audiences: What a token must have; of the audiences one.
-        principal_claim, groups_claim: The claims with the user's name and groups.
-    """
+    """Which bearer tokens are accepted: the ``url`` of the JWKS, https or file; how long its keys are used before they
+    are read again; what a token must have, of the audiences one; the claims with the user's name and groups."""
 
     url: str
     refresh_ms: int
@@ -47,36 +32,27 @@ class JwtSettings:
 
 @dataclass(frozen=True, slots=True)
 class RestAccess:
-    """Who may use the API.
-
-    Args:
-        basic_file: Users and passwords.
-        login_config: Java's JAAS file, which names such a file.
-        jwt: None: no bearer tokens.
-        roles: Of users.
-        insecure: Whether users need no authentication, and any Host is allowed.
-        allowed_hosts: Further names of this worker.
-    """
+    """Who may use the API: users and passwords of ``basic_file``, or of the file that Java's JAAS file ``login_config``
+    names; ``allowed_hosts`` are further names of this worker."""
 
     basic_file: str | None = None
     login_config: str | None = None
     jwt: JwtSettings | None = None
     roles: Roles = field(default_factory=Roles)
-    insecure: bool = False
     allowed_hosts: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, values: Values) -> Self:
         default = values["rest.auth.default.role"]
         if default is None:
-            default = "none" if has_role_lists(values) else "admin"
-        members = {principal: role for key, role in _ROLES for principal in parse_principals(key, values.string(key))}
+            default = "none" if rest_settings.has_role_lists(values) else "admin"
+        parse = rest_settings.parse_principals
+        members = {name: role for key, role in _ROLES.items() for name in parse(key, values.string(key))}
         return cls(
             basic_file=_text(values["rest.auth.basic.file"]),
             login_config=_text(values["java.security.auth.login.config"]),
             jwt=_jwt(values),
             roles=Roles(members, Role[str(default).upper()]),
-            insecure=values.boolean("rest.insecure"),
             allowed_hosts=values.strings("rest.allowed.hosts"),
         )
 
@@ -104,18 +80,13 @@ class RestSettings:
     """The parsed settings of :data:`connect.core.config.rest_settings.REST`.
 
     Args:
-        listeners: Listeners of the API.
         admin_listeners: Listeners of the loggers; None: those of the API, empty: none.
         advertised_host, advertised_port, advertised_scheme: Advertised to other workers instead of the first
             listener's.
         allowed_origins, allowed_methods: For cross-origin requests; no origins: browsers allow none.
-        header_rules: For every answer of the main listeners.
-        topic_tracking, topic_tracking_reset: ``topic.tracking.*``.
         max_request_bytes: Longest body of a user's request.
-        access: Who may use the API.
         max_connections, max_connections_per_address: Of the main and the admin listeners together.
         metrics_listeners: Listeners with only health and metrics.
-        has_ui: Whether the dashboard is served.
     """
 
     listeners: tuple[RestListener, ...] = (RestListener("http", "localhost", 8083),)
@@ -148,7 +119,7 @@ class RestSettings:
             advertised_scheme=scheme and scheme.lower(),
             allowed_origins=split_list(values.string("access.control.allow.origin")),
             allowed_methods=split_list(values.string("access.control.allow.methods")),
-            header_rules=parse_header_rules(values.string("response.http.headers.config")),
+            header_rules=rest_settings.parse_header_rules(values.string("response.http.headers.config")),
             topic_tracking=values.get("topic.tracking.enable", True) is True,
             topic_tracking_reset=values.get("topic.tracking.allow.reset", True) is True,
             max_request_bytes=values.integer("rest.max.request.bytes"),
@@ -162,16 +133,14 @@ class RestSettings:
 
 @dataclass(frozen=True, slots=True)
 class RestTls:
-    """TLS for https listeners and https workers; each function is called only if there is one.
-
-    Args:
-        server: The context for the listeners whose keys have this prefix.
-        client: The context for requests to other workers.
-    """
+    """TLS contexts for the listeners whose keys have a prefix, and for requests to other workers; each function is
+    called only if there is one."""
 
     server: Callable[[str], SSLContext]
     client: Callable[[], SSLContext]
 
 
+#: (source, target) to the herder of that flow; a Connect worker has ("", "").
+Flows = Mapping[tuple[str, str], HerderApi]
 #: Returns the body of ``GET /metrics``, in the Prometheus text format.
 Metrics = Callable[[], Awaitable[bytes]]

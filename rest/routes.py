@@ -13,56 +13,30 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
+from connect.core import herder_api
 from connect.core.config.config_def import trim
-from connect.core.herder_api import (
-    ALGORITHM_HEADER,
-    SIGNATURE_HEADER,
-    BadRequest,
-    ConfigInfos,
-    ConfigKeyInfo,
-    Forbidden,
-    HerderApi,
-    LoggerLevel,
-    NotFound,
-    Put,
-    Signature,
-    SourceOffset,
-    Unhealthy,
-    WorkerInfo,
-)
 from connect.core.jackson import json_text
 from connect.core.model import RestartRequest, TargetState, TaskId
-from rest import bodies
+from rest import bodies, request_handling
 from rest.bodies import WorkerStatus, json_response
 from rest.errors import JSON, RestError
-from rest.request_handling import (
-    WORKERS_BODY_ELEMENTS,
-    Call,
-    Calling,
-    FencingCalling,
-    Flag,
-    Name,
-    TaskNumber,
-    TrueFlag,
-    WorkersCalling,
-    json_answered,
-    json_asked,
-)
+from rest.request_handling import Call, Calling, Flag, Name, TaskNumber, json_answered, json_asked
 from rest.rest_config import Metrics, RestSettings
 
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 worker_router = APIRouter(tags=["worker"])
-_json = [Depends(json_answered)]
+_ANSWERS = [Depends(json_answered)]
+_TAKES_AND_ANSWERS = [*_ANSWERS, Depends(json_asked)]
 
 
-@worker_router.get("/", response_model=WorkerInfo, dependencies=_json)
+@worker_router.get("/", response_model=herder_api.WorkerInfo, dependencies=_ANSWERS)
 async def server_info(call: Calling) -> Response:
     """Return the worker's version, and the id of its Kafka cluster."""
     return json_response(call.herder.worker_info())
 
 
-@worker_router.get("/health", response_model=WorkerStatus, dependencies=_json)
+@worker_router.get("/health", response_model=WorkerStatus, dependencies=_ANSWERS)
 async def health(call: Calling) -> Response:
     """Return whether the worker has started (503 until then) and responds (500 if it does not)."""
     status, body = await health_of(call.herder, call.request.app.state.limits.health_s)
@@ -79,7 +53,7 @@ async def metrics_response(metrics: Metrics) -> Response:
     return Response(await metrics(), headers={"content-type": _METRICS_TYPE})
 
 
-async def health_of(herder: HerderApi, timeout_s: float) -> tuple[int, WorkerStatus]:
+async def health_of(herder: herder_api.HerderApi, timeout_s: float) -> tuple[int, WorkerStatus]:
     """Return HTTP status and body of a worker's health."""
     try:
         async with asyncio.timeout(timeout_s) as timeout:
@@ -87,13 +61,12 @@ async def health_of(herder: HerderApi, timeout_s: float) -> tuple[int, WorkerSta
     except TimeoutError:
         if not timeout.expired():
             raise
-        stage = herder.stage()
-        details = f" {stage}" if stage else ""
+        details = f" {stage}" if (stage := herder.stage()) else ""
         if not herder.is_ready():
             return 503, {"status": "starting", "message": f"Worker is still starting up.{details}"}
         text = "Worker was unable to handle this request and may be unable to handle other requests."
         return 500, {"status": "unhealthy", "message": f"{text}{details}"}
-    except Unhealthy as error:
+    except herder_api.Unhealthy as error:
         return 500, {"status": "unhealthy", "message": str(error)}
     text = "Worker has completed startup and is ready to handle requests."
     return 200, {"status": "healthy", "message": text}
@@ -101,9 +74,7 @@ async def health_of(herder: HerderApi, timeout_s: float) -> tuple[int, WorkerSta
 
 log = logging.getLogger(__name__)
 
-connectors_router = APIRouter(
-    prefix="/connectors", tags=["connectors"], dependencies=[Depends(json_answered), Depends(json_asked)]
-)
+connectors_router = APIRouter(prefix="/connectors", tags=["connectors"], dependencies=_TAKES_AND_ANSWERS)
 
 
 @connectors_router.get("", response_model=list[str] | dict[str, bodies.Expanded])
@@ -130,7 +101,7 @@ def _expanded(call: Call, names: Sequence[str], expand: Sequence[str]) -> dict[s
             if "status" in expand:
                 each["status"] = bodies.connector_state(call.herder.connector_status(name))
             shown[name] = each
-        except NotFound:
+        except herder_api.NotFound:
             log.debug("connector %s was deleted meanwhile, or has no status yet", name)
     return shown
 
@@ -142,7 +113,9 @@ async def create_connector(call: Calling) -> Response:
     """Create a connector."""
     request = await call.json(bodies.CREATE)
     name = trim(request.name or "")
-    config = _named(name, bodies.required(request.config, "config"))
+    if request.config is None:  # on which Java fails
+        raise RestError(500, "The body has no 'config'.")
+    config = _named(name, request.config)
     call.note_config(name, config)
     state = None if request.initial_state is None else request.initial_state.target_state()
     operation = call.herder.put_connector(name, config, state, allow_replace=False)
@@ -214,19 +187,19 @@ def _named(name: str, config: dict[str, str | None]) -> dict[str, str | None]:
     if included is None:
         return {**config, "name": name}
     if included != name:
-        raise BadRequest(f"Connector name configuration ({included}) doesn't match connector name in the URL ({name})")
+        raise herder_api.BadRequest(
+            f"Connector name configuration ({included}) doesn't match connector name in the URL ({name})"
+        )
     return config
 
 
-def _put(call: Call, put: Put) -> Response:
+def _put(call: Call, put: herder_api.Put) -> Response:
     if put.created:
         return json_response(put.info, 201, {"location": call.location_of(put.info.name)})
     return json_response(put.info)
 
 
-lifecycle_router = APIRouter(
-    prefix="/connectors", tags=["life"], dependencies=[Depends(json_answered), Depends(json_asked)]
-)
+lifecycle_router = APIRouter(prefix="/connectors", tags=["life"], dependencies=_TAKES_AND_ANSWERS)
 
 
 @lifecycle_router.put("/{connector}/pause", status_code=202)
@@ -282,7 +255,7 @@ async def get_topics(call: Calling, connector: Name) -> Response:
 async def reset_topics(call: Calling, connector: Name) -> Response:
     """Reset the topics that a connector has used."""
     if not _check_tracking(call).topic_tracking_reset:
-        raise Forbidden("Topic tracking reset is disabled.")
+        raise herder_api.Forbidden("Topic tracking reset is disabled.")
     await call.within_time(call.herder.reset_active_topics(connector))
     return Response(status_code=202)
 
@@ -290,25 +263,21 @@ async def reset_topics(call: Calling, connector: Name) -> Response:
 def _check_tracking(call: Call) -> RestSettings:
     settings: RestSettings = call.request.app.state.settings
     if not settings.topic_tracking:
-        raise Forbidden("Topic tracking is disabled.")
+        raise herder_api.Forbidden("Topic tracking is disabled.")
     return settings
 
 
 #: Offsets of one request that the audit names.
 _MOST_NOTED: Final = 20
 
-offsets_router = APIRouter(
-    prefix="/connectors/{connector}/offsets",
-    tags=["offsets"],
-    dependencies=[Depends(json_answered), Depends(json_asked)],
-)
+offsets_router = APIRouter(prefix="/connectors/{connector}/offsets", tags=["offsets"], dependencies=_TAKES_AND_ANSWERS)
 
 
 @offsets_router.get("", response_model=bodies.Offsets)
 async def get_offsets(call: Calling, connector: Name) -> Response:
     """Return a connector's source offsets."""
 
-    def shown(offsets: Sequence[SourceOffset]) -> Response:
+    def shown(offsets: Sequence[herder_api.SourceOffset]) -> Response:
         # Numbers of any size, as Java writes them, because a client may send them back to alter offsets.
         return Response(json_text({"offsets": [asdict(each) for each in offsets]}), media_type=JSON)
 
@@ -320,7 +289,7 @@ async def alter_offsets(call: Calling, connector: Name) -> Response:
     """Set offsets of a stopped connector; a null offset removes one."""
     request = await call.json(bodies.OFFSETS)
     if not request.offsets:
-        raise BadRequest("Partitions / offsets need to be provided for an alter offsets request")
+        raise herder_api.BadRequest("Partitions / offsets need to be provided for an alter offsets request")
     offsets = request.source_offsets()
     call.note(detail=json_text([asdict(each) for each in offsets[:_MOST_NOTED]]))
     operation = call.herder.alter_offsets(connector, offsets)
@@ -334,9 +303,7 @@ async def reset_offsets(call: Calling, connector: Name) -> Response:
     return await call.here_or_elsewhere(operation, lambda text: json_response({"message": text}))
 
 
-reports_router = APIRouter(
-    prefix="/connectors/{connector}", tags=["beyond Kafka Connect"], dependencies=[Depends(json_answered)]
-)
+reports_router = APIRouter(prefix="/connectors/{connector}", tags=["beyond Kafka Connect"], dependencies=_ANSWERS)
 
 
 @reports_router.get("/lag", response_model=dict[str, Any])
@@ -405,61 +372,61 @@ async def _reported(call: Call, connector: str, kind: str, **query: str) -> Resp
     return json_response(dict(await call.within_time(call.herder.connector_report(connector, kind, query))))
 
 
-internal_router = APIRouter(
-    prefix="/connectors/{connector}", include_in_schema=False, dependencies=[Depends(json_answered)]
-)
+internal_router = APIRouter(prefix="/connectors/{connector}", include_in_schema=False, dependencies=_ANSWERS)
 
 
 @internal_router.post("/tasks")
-async def put_task_configs(call: WorkersCalling, connector: Name) -> Response:
+async def put_task_configs(call: request_handling.WorkersCalling, connector: Name) -> Response:
     """Store a connector's new task configs, sent by the worker that runs it."""
     signature = await _signature(call)
-    read = partial(bodies.read, signature.body, bodies.TASK_CONFIGS, WORKERS_BODY_ELEMENTS)
+    read = partial(bodies.read, signature.body, bodies.TASK_CONFIGS, request_handling.WORKERS_BODY_ELEMENTS)
     operation = call.herder.put_task_configs(connector, read, signature)
     return await call.here_or_elsewhere(operation, lambda _: Response(status_code=204))
 
 
 @internal_router.put("/fence")
-async def fence_zombies(call: FencingCalling, connector: Name) -> Response:
+async def fence_zombies(call: request_handling.FencingCalling, connector: Name) -> Response:
     """Fence a source connector's older tasks (KIP-618)."""
     operation = call.herder.fence_zombies(connector, await _signature(call))
     return await call.here_or_elsewhere(operation, lambda _: Response(status_code=204))
 
 
-async def _signature(call: Call) -> Signature:
+async def _signature(call: Call) -> herder_api.Signature:
     headers = call.request.headers
-    return Signature(headers.get(SIGNATURE_HEADER), headers.get(ALGORITHM_HEADER), await call.body())
+    return herder_api.Signature(
+        headers.get(herder_api.SIGNATURE_HEADER), headers.get(herder_api.ALGORITHM_HEADER), await call.body()
+    )
 
 
 _SUFFIX: Final = "Connector"
 
-plugins_router = APIRouter(
-    prefix="/connector-plugins", tags=["plugins"], dependencies=[Depends(json_answered), Depends(json_asked)]
-)
+plugins_router = APIRouter(prefix="/connector-plugins", tags=["plugins"], dependencies=_TAKES_AND_ANSWERS)
 
 
 @plugins_router.get("", response_model=list[bodies.Plugin])
-async def list_plugins(call: Calling, connectorsOnly: TrueFlag = True) -> Response:
+async def list_plugins(call: Calling, connectorsOnly: request_handling.TrueFlag = True) -> Response:
     """List the connectors of this worker, or all its plugins."""
     return json_response([bodies.plugin(each) for each in call.herder.plugins(connectors_only=connectorsOnly)])
 
 
-@plugins_router.get("/{plugin}/config", response_model=list[ConfigKeyInfo])
+@plugins_router.get("/{plugin}/config", response_model=list[herder_api.ConfigKeyInfo])
 async def get_plugin_config(call: Calling, plugin: Name, version: str | None = None) -> Response:
     """Return the settings of a plugin."""
     return json_response(list(call.herder.plugin_config(plugin, version)))
 
 
-@plugins_router.put("/{plugin}/config/validate", response_model=ConfigInfos, openapi_extra=bodies.schema(bodies.CONFIG))
+@plugins_router.put(
+    "/{plugin}/config/validate", response_model=herder_api.ConfigInfos, openapi_extra=bodies.schema(bodies.CONFIG)
+)
 async def validate(call: Calling, plugin: Name) -> Response:
     """Validate a connector's config; each key has its own errors."""
     config = await call.json(bodies.CONFIG)
     included = config.get("connector.class")
     if included is not None and not _alias(included).endswith(_alias(plugin)):
-        raise BadRequest(f"Included connector type {included} does not match request type {plugin}")
+        raise herder_api.BadRequest(f"Included connector type {included} does not match request type {plugin}")
     try:
         return await call.here_or_elsewhere(call.herder.validate(plugin, config), json_response)
-    except BadRequest as error:
+    except herder_api.BadRequest as error:
         # As in Java, whose validation runs in another thread and loses the class of the error.
         raise RestError(500, str(error)) from error
 
@@ -468,18 +435,16 @@ def _alias(plugin: str) -> str:
     return plugin.removesuffix(_SUFFIX) or plugin
 
 
-loggers_router = APIRouter(
-    prefix="/admin/loggers", tags=["loggers"], dependencies=[Depends(json_answered), Depends(json_asked)]
-)
+loggers_router = APIRouter(prefix="/admin/loggers", tags=["loggers"], dependencies=_TAKES_AND_ANSWERS)
 
 
-@loggers_router.get("", response_model=dict[str, LoggerLevel])
+@loggers_router.get("", response_model=dict[str, herder_api.LoggerLevel])
 async def list_loggers(call: Calling) -> Response:
     """List all loggers of this worker with their levels."""
     return json_response(dict(call.herder.loggers()))
 
 
-@loggers_router.get("/{logger}", response_model=LoggerLevel)
+@loggers_router.get("/{logger}", response_model=herder_api.LoggerLevel)
 async def get_logger(call: Calling, logger: Name) -> Response:
     """Return the level of a logger."""
     return json_response(call.herder.logger(logger))
@@ -490,7 +455,7 @@ async def set_level(call: Calling, logger: Name, scope: str = "worker") -> Respo
     """Set the level of a logger and its descendants; with `scope=cluster` on every worker (204)."""
     level = (await call.json(bodies.CONFIG)).get("level")
     if level is None:
-        raise BadRequest("Desired 'level' parameter was not specified in request.")
+        raise herder_api.BadRequest("Desired 'level' parameter was not specified in request.")
     call.note(detail=f"level={level}, scope={scope}")
     if scope.lower() == "cluster":
         await call.within_time(call.herder.set_cluster_logger(logger, level))

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from ssl import SSLContext
 from typing import Final
@@ -31,20 +31,12 @@ from connect.core.herder_api import HerderApi
 from connect.kafka.acceptor import HANDSHAKE_S, Acceptor, ConnectionLimits, Held, bind
 from connect.kafka.concurrency import Scope
 from rest import errors, routes
-from rest.asgi_entry import AnswerHeaders, AsgiEntry, Flows, Guard, ManyHerders, OneHerder, TopOfFlows
+from rest.asgi_entry import AnswerHeaders, AsgiEntry, Guard, ManyHerders, OneHerder, TopOfFlows
 from rest.authentication import CERTIFICATE, GIVE_WAY, Authenticator, open_access
 from rest.other_workers import Forwarder
-from rest.request_handling import (
-    REQUEST_TIMEOUT_S,
-    SECOND_HOP_TIMEOUT_S,
-    WORKERS_BODY_BYTES,
-    WORKERS_TIMEOUT_S,
-    BodyBudget,
-)
-from rest.rest_config import Metrics, RestSettings, RestTls
+from rest.request_handling import WORKERS_BODY_BYTES, BodyBudget, Limits
+from rest.rest_config import Flows, Metrics, RestSettings, RestTls
 from rest.ui.router import Dashboard
-
-HEALTH_TIMEOUT_S: Final = 10.0
 
 _WORKER: Final = (
     routes.worker_router,
@@ -64,16 +56,6 @@ class Part(Enum):
     WITHOUT_LOGGERS = _WORKER
     LOGGERS = (routes.loggers_router,)
     INTERNAL = (routes.internal_router,)
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Time limits of a request, of one that another worker sends, of one on its second hop, and of a health check."""
-
-    request_s: float = REQUEST_TIMEOUT_S
-    workers_s: float = WORKERS_TIMEOUT_S
-    second_hop_s: float = SECOND_HOP_TIMEOUT_S
-    health_s: float = HEALTH_TIMEOUT_S
 
 
 def create_app(
@@ -116,8 +98,7 @@ class _Deadline:
     """A timer that aborts a connection; runs from arm to disarm."""
 
     def __init__(self, transport: asyncio.Transport, seconds: float) -> None:
-        self._transport = transport
-        self._seconds = seconds
+        self._transport, self._seconds = transport, seconds
         self._timer: asyncio.TimerHandle | None = None
 
     def arm(self) -> None:
@@ -130,15 +111,13 @@ class _Deadline:
             self._timer = None
 
 
-class _OfConnection:
-    """An application that also gets, in its scope, what the server knows of a connection."""
+def _with_connection(app: ASGIApp, known: Mapping[str, object]) -> ASGIApp:
+    """Return an application that also gets, in its scope, what the server knows of a connection."""
 
-    def __init__(self, app: ASGIApp, known: Mapping[str, object]) -> None:
-        self._app = app
-        self._known = known
+    async def with_known(scope: AsgiScope, receive: Receive, send: Send) -> None:
+        await app({**scope, **known}, receive, send)
 
-    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        await self._app({**scope, **self._known}, receive, send)
+    return with_known
 
 
 class BoundedProtocol(H11Protocol):
@@ -146,16 +125,14 @@ class BoundedProtocol(H11Protocol):
 
     def __init__(self, server: uvicorn.Server, limits: ConnectionLimits, held: Held) -> None:
         super().__init__(server.config, server.server_state, {})
-        self._limits = limits
-        self._held = held
-        self._gives_way = False
+        self._limits, self._held, self._gives_way = limits, held, False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._held.abort = transport.abort
         tls = transport.get_extra_info("ssl_object")
         certificate = None if tls is None else tls.getpeercert(binary_form=True)
-        self.app = _OfConnection(self.app, {CERTIFICATE: certificate, GIVE_WAY: self._give_way})
+        self.app = _with_connection(self.app, {CERTIFICATE: certificate, GIVE_WAY: self._give_way})
         self._arrival = _Deadline(transport, REQUEST_ARRIVES_WITHIN_S)
         self._reading = _Deadline(transport, ANSWER_MOVES_WITHIN_S)
         self._end = _Deadline(transport, _CLOSES_WITHIN_S)
@@ -244,27 +221,14 @@ class _Running:
     server: uvicorn.Server
     scope: Scope
 
-    @property
-    def port(self) -> int:
-        return self.acceptor.port
-
 
 async def _no_metrics() -> bytes:
     return b""
 
 
 class RestServer:
-    """The HTTP servers of a process: :meth:`start` binds the listeners; they answer 404 until :meth:`serve`.
-
-    Args:
-        settings: See :class:`RestSettings`.
-        tls: Contexts for https; None if nothing uses https.
-        metrics: Returns the body of ``/metrics``.
-        limits: Time limits of answers.
-
-    Raises:
-        ConfigError: A setting cannot be used.
-    """
+    """The HTTP servers of a process: :meth:`start` binds the listeners; they answer 404 until :meth:`serve`. ``tls`` is
+    None if nothing uses https. Raises ConfigError if a setting cannot be used."""
 
     def __init__(
         self,
@@ -293,12 +257,8 @@ class RestServer:
         self._apps: dict[Part, FastAPI] = {}
 
     async def start(self) -> None:
-        """Bind all listeners.
-
-        Raises:
-            CannotListen: An address is not of this machine or not free; then no listener is bound.
-            ConfigError: A listener is https and there are no keys, or a file of users cannot be read.
-        """
+        """Bind all listeners or none. Raises CannotListen if an address is not of this machine or not free, ConfigError
+        if a listener is https and there are no keys, or a file of users cannot be read."""
         settings = self._settings
         limits = ConnectionLimits(settings.max_connections, settings.max_connections_per_address)
         # So that probes and Prometheus are answered whatever users do.
@@ -328,7 +288,7 @@ class RestServer:
             log.info(
                 "REST is served on this machine only. If workers or users on other machines need it, set "
                 "listeners = http://:%s and rest.auth.* in the worker's file.",
-                self._main[0].port,
+                self._main[0].acceptor.port,
             )
         if self._admin:
             log.info("loggers are served at %s", _listed(self._admin))
@@ -336,18 +296,11 @@ class RestServer:
             log.info("health and metrics are served at %s", _listed(self._of_metrics))
 
     def _guard(self, authenticator: Authenticator) -> Guard:
-        settings = self._settings
-        access = settings.access
-        names = {
-            "localhost",
-            socket.gethostname().lower(),
-            socket.getfqdn().lower(),
-            *map(str.lower, access.allowed_hosts),
-        }
+        settings, allowed = self._settings, self._settings.access.allowed_hosts
+        names = {"localhost", socket.gethostname(), socket.getfqdn(), settings.advertised_host or "", *allowed}
         names |= {each.host for each in (*settings.listeners, *(settings.admin_listeners or ()))}
-        names |= {(settings.advertised_host or "").lower()}
         # No other site's page has a password or a token, so with authentication only a set list is checked.
-        are_checked = access.allowed_hosts or not authenticator.is_needed
+        are_checked = allowed or not authenticator.is_needed
         return Guard(authenticator, frozenset(map(str.lower, names)) if are_checked else None, self._headers)
 
     async def prepare(self, part: Part | None = None) -> None:
@@ -363,11 +316,8 @@ class RestServer:
             self._admin_entry.app = OneHerder(self._app(Part.LOGGERS), herder)
 
     def serve_flows(self, flows: Flows, *, public: bool) -> None:
-        """Serve the herders of a dedicated mirror, each below ``/{source}/{target}``.
-
-        Args:
-            flows: Read for every request.
-            public: Serve the whole API, with ``/health`` and ``/metrics`` at the top; else requests between workers.
+        """Serve the herders of a dedicated mirror, each below ``/{source}/{target}``; ``flows`` is read for every
+        request. ``public``: the whole API, with ``/health`` and ``/metrics`` at the top; else requests between workers.
         """
         app = self._app(Part.ALL if public else Part.INTERNAL)
         self._asgi_entry.app = ManyHerders(app, flows, self._top(flows) if public else None)
@@ -391,29 +341,27 @@ class RestServer:
     @property
     def ports(self) -> Sequence[int]:
         """The bound port of each main listener, in order."""
-        return [each.port for each in self._main]
+        return [each.acceptor.port for each in self._main]
 
     @property
     def admin_ports(self) -> Sequence[int]:
-        return [each.port for each in self._admin]
+        return [each.acceptor.port for each in self._admin]
 
     @property
     def metrics_ports(self) -> Sequence[int]:
-        return [each.port for each in self._of_metrics]
+        return [each.acceptor.port for each in self._of_metrics]
 
     @property
     def advertised_url(self) -> str:
-        """This worker's URL for other workers and users, with a slash at the end. Known once started.
-
-        Scheme: as configured, else http if a listener has it, else https. Host and port: as configured, else those of
-        the first listener of that scheme, and for a listener on all interfaces this machine's address.
-        """
+        """This worker's URL for other workers and users, with a slash at the end. Known once started. Scheme: as
+        configured, else http if a listener has it, else https. Host and port: as configured, else those of the first
+        listener of that scheme, and for a listener on all interfaces this machine's address."""
         settings = self._settings
         schemes = {each.listener.scheme for each in self._main}
         scheme = settings.advertised_scheme or ("http" if "http" in schemes else "https")
         first = next((each for each in self._main if each.listener.scheme == scheme), None)
         host = settings.advertised_host or (first and first.listener.host) or self._own_host
-        port = settings.advertised_port or (first or self._main[0]).port
+        port = settings.advertised_port or (first or self._main[0]).acceptor.port
         return f"{RestListener(scheme, host, port)}/"
 
     async def stop(self) -> None:
@@ -431,10 +379,8 @@ class RestServer:
         try:
             bound = await bind(listener.host, listener.port)
         except OSError as error:
-            raise CannotListen(
-                f"listeners: cannot listen on {listener}: {error.strerror or error}. Set a free address of this "
-                "machine."
-            ) from error
+            why = f"cannot listen on {listener}: {error.strerror or error}"
+            raise CannotListen(f"listeners: {why}. Set a free address of this machine.") from error
         server = uvicorn.Server(_uvicorn_config(front))
         server.config.load()
         # As uvicorn's startup does, but without its own listener and its signal handlers.
@@ -492,4 +438,5 @@ async def _own_host() -> str:
 
 
 def _listed(running: Sequence[_Running]) -> str:
-    return ", ".join(str(RestListener(each.listener.scheme, each.listener.host, each.port)) for each in running)
+    bound = (replace(each.listener, port=each.acceptor.port) for each in running)
+    return ", ".join(map(str, bound))

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -58,17 +58,14 @@ def exit_code(*, unknown: bool, found: bool) -> int:
 
 
 class OneLineFormatter(logging.Formatter):
-    """Time, level, message and logger in one line, with line breaks and what controls a terminal escaped.
-
-    An exception's type, text and innermost frame follow the message, at DEBUG its traceback follows the logger.
-    """
+    """Time, level, message and logger in one line, with line breaks and what controls a terminal escaped. An
+    exception's type, text and innermost frame follow the message, at DEBUG its traceback follows the logger."""
 
     def __init__(self, *, traces: bool) -> None:
         super().__init__()
         self._traces = traces
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
         text = f"{self.formatTime(record)} {record.levelname} {record.getMessage()}"
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
@@ -88,10 +85,8 @@ class JsonFormatter(logging.Formatter):
         self._traces = traces
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the object."""
-        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         fields = {
-            "time": time,
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
@@ -124,9 +119,8 @@ def configure_logging(level: str = "INFO", form: str = "text") -> None:
 
 
 def checked_log_options(level: str, form: str | None) -> tuple[str, str]:
-    """Return the values of ``--log-level`` and ``--log-format``, of which None is that of the environment.
-
-    Raises ConfigError for an unknown word."""
+    """Return the values of ``--log-level`` and ``--log-format``, of which None is that of the environment. Raises
+    ConfigError for an unknown word."""
     named = "--log-format" if form is not None else _FORMAT_VARIABLE
     form = form or os.environ.get(_FORMAT_VARIABLE) or "text"
     for option, word, known in (("--log-level", level, _LOG_LEVELS), (named, form, tuple(_FORMATTERS))):
@@ -150,11 +144,9 @@ def describe(error: BaseException) -> str:
 
 
 def run_command(program: str, command: Callable[[], int], exit_error: int = EXIT_ERROR) -> int:
-    """Run a command; an exception becomes one line on stderr and the exit code ``exit_error``.
-
-    The traceback of an unexpected exception goes to a file that the line names. Files and folders of the command, and
-    of its children, are only for their owner.
-    """
+    """Run a command; an exception becomes one line on stderr and the exit code ``exit_error``. The traceback of an
+    unexpected one goes to a file that the line names. Files and folders of the command, and of its children, are only
+    for their owner."""
     os.umask(0o077)
     try:
         return command()
@@ -168,27 +160,23 @@ def run_command(program: str, command: Callable[[], int], exit_error: int = EXIT
         print(f"{program}: error: {describe(error)}", file=sys.stderr)
         return exit_error
     except Exception as error:  # because nothing above reports it
-        return _internal_error(program, error, exit_error)
+        with tempfile.NamedTemporaryFile("w", prefix="heliograph-", suffix=".trace", delete=False) as file:
+            file.write("".join(traceback.format_exception(error)))
+        text = f"{describe(error)}. This is a bug in Heliograph; please report it with {file.name}"
+        print(f"{program}: internal error: {text}", file=sys.stderr)
+        return exit_error
 
 
-def _internal_error(program: str, error: Exception, exit_error: int) -> int:
-    with tempfile.NamedTemporaryFile("w", prefix="heliograph-", suffix=".trace", delete=False) as file:
-        file.write("".join(traceback.format_exception(error)))
-    text = f"{describe(error)}. This is a bug in Heliograph; please report it with {file.name}"
-    print(f"{program}: internal error: {text}", file=sys.stderr)
-    return exit_error
+def warn(line: str) -> None:
+    print(f"heliograph: warning: {line}", file=sys.stderr, flush=True)
 
 
 @asynccontextmanager
 async def stop_signals(
     *, exit_within_s: float | None = None, exit_late: int = EXIT_JAVA_ERROR
 ) -> AsyncIterator[asyncio.Event]:
-    """Give an event that SIGTERM and SIGINT set; further signals have no effect.
-
-    Args:
-        exit_within_s: The process ends this long after the first signal, even if something hangs; None: no limit.
-        exit_late: The exit code if something did not stop in time.
-    """
+    """Give an event that SIGTERM and SIGINT set; further signals have no effect. The process ends ``exit_within_s``
+    after the first one even if something hangs, with the code ``exit_late``; None: no limit."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     guard = _ExitGuard(exit_late)
@@ -215,25 +203,23 @@ async def stop_signals(
 async def imported(stop: asyncio.Event, *modules: str, plugins: bool = False) -> bool:
     """Import ``modules`` and installed ``plugins`` in a thread, because that may take many seconds and signals must be
     handled meanwhile. Return False if ``stop`` was set first."""
-    return await unless(stop, asyncio.to_thread(_import, modules, plugins), "imports") or False
 
+    def load() -> bool:
+        for module in modules:
+            importlib.import_module(module)
+        if plugins:
+            from connect.api.plugins import installed
 
-def _import(modules: Iterable[str], plugins: bool) -> bool:
-    for module in modules:
-        importlib.import_module(module)
-    if plugins:
-        from connect.api.plugins import installed
+            installed()
+        return True
 
-        installed()
-    return True
+    return await unless(stop, asyncio.to_thread(load), "imports") or False
 
 
 class _ExitGuard:
-    """A timer that ends the process if it does not stop in time.
-
-    A blocking call in a thread, such as a client that waits for a lost broker, cannot be cancelled, and asyncio and the
-    interpreter wait for it at exit. By then everything else has stopped.
-    """
+    """A timer that ends the process if it does not stop in time: a blocking call in a thread, such as a client that
+    waits for a lost broker, cannot be cancelled, and asyncio and the interpreter wait for it at exit. By then
+    everything else has stopped."""
 
     _GRACE_S: Final = 0.5
 

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import httpx
 import orjson
@@ -26,14 +26,13 @@ from rich.console import Console
 
 from connect.cli.console import EXIT_ERROR, EXIT_FOUND, EXIT_OK, configure_logging, stop_signals
 from connect.cli.demo_shop import TOPICS, GroupReader, OrderWriter
-from connect.cli.dev import properties
+from connect.cli.dev import create_topics, properties
 from connect.core.errors import HeliographError
 from connect.core.model import NewTopic
 from connect.core.wording import bytes_text
 from connect.embedded import cluster_config
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.concurrency import Scope, first_of
-from connect.kafka.log.topic_admin import Admin
 from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
 from connectors.policy import DefaultReplicationPolicy
 from connectors.verification.direct import TopicsComparison, compare_topics
@@ -54,12 +53,12 @@ _LOOK_S: Final = 0.25
 _NOT_COPIED: Final = {"records": -1, "partitions": 0}
 _PARTITIONS: Final = sum(topic.partitions for topic in TOPICS)
 #: A killed demo leaves neither its mirror nor a failover.
-_MAIN: Final = (
-    f"import connect.embedded.processes as p; p.end_with({os.getpid()}); from connect.cli.main import main; main()"
-)
-_HELIOGRAPH: Final = (sys.executable, "-c", _MAIN)
+_END_WITH_DEMO: Final = f"import connect.embedded.processes as p; p.end_with({os.getpid()})"
+_HELIOGRAPH: Final = (sys.executable, "-c", f"{_END_WITH_DEMO}; from connect.cli.main import main; main()")
 #: Rich's picture without the fonts that a viewer would load from the network.
 _SVG: Final = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+_POLICY: Final = DefaultReplicationPolicy()
+T = TypeVar("T")
 _METRIC: Final = re.compile(r"^\w+_MirrorSourceConnector_(\w+?)(?:_total)?\{.*\} (\S+)", re.MULTILINE)
 
 
@@ -83,11 +82,8 @@ class Sample:
         elapsed_s = max(self.at_s - before.at_s, 1e-9)
         records_per_s = (self.records - before.records) / elapsed_s
         size = bytes_text((self.bytes - before.bytes) / elapsed_s)
-        cpu = (self.cpu_s - before.cpu_s) / elapsed_s
-        return (
-            f"  {records_per_s:>8,.0f} records/s  {size:>8}/s  CPU {cpu:>4.0%} of a core  latency "
-            f"{self.latency_ms:>5,.0f} ms"
-        )
+        cpu, latency = (self.cpu_s - before.cpu_s) / elapsed_s, f"{self.latency_ms:>5,.0f} ms"
+        return f"  {records_per_s:>8,.0f} records/s  {size:>8}/s  CPU {cpu:>4.0%} of a core  latency {latency}"
 
 
 def counters(metrics: str) -> tuple[float, float, float]:
@@ -127,8 +123,7 @@ class MirrorProcess:
 
     async def sample(self) -> Sample | None:
         """Return its counters; None while it does not serve them. Raises DemoFailed if it has ended."""
-        text = await self._get("metrics")
-        if text is None:
+        if (text := await self._get("metrics")) is None:
             return None
         records, size, latency_ms = counters(text)
         return Sample(asyncio.get_running_loop().time(), records, size, self._cpu_s(), latency_ms)
@@ -166,17 +161,10 @@ class MirrorProcess:
 
 def demo(*, directory: Path | None, rate: int | None, svg: Path | None) -> int:
     """Run the demo and return the exit code: 0, or 2 if the copy differs or the group did not continue exactly.
-
-    Args:
-        directory: For ``mm2.properties`` and the log.
-        rate: Records a second to write.
-        svg: Where a picture of the output is saved.
-
-    Raises:
-        DemoFailed: The records were not mirrored.
-        HeliographError: A cluster or the mirror could not be started.
-    """
-    folder = directory if directory is not None else _default_folder()
+    ``directory`` is for ``mm2.properties`` and the log, ``rate`` in records a second, ``svg`` for a picture of the
+    output. Raises DemoFailed if the records were not mirrored, HeliographError if something could not be started."""
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    folder = directory or state / "heliograph" / "demo"
     folder.mkdir(parents=True, exist_ok=True)
     print(f"heliograph demo: mm2.properties and the log of the mirror are in {folder}", file=sys.stderr)
     console = Console(record=svg is not None, highlight=False)
@@ -187,17 +175,14 @@ def demo(*, directory: Path | None, rate: int | None, svg: Path | None) -> int:
     return code
 
 
-def _default_folder() -> Path:
-    state = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(state) if state else Path.home() / ".local" / "state") / "heliograph" / "demo"
-
-
 async def _demo(console: Console, folder: Path, rate: int) -> int:
     async with stop_signals(exit_within_s=EXIT_WITHIN_S) as stop:
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup sets it
             # A closed terminal must not leave the mirror, which has a session of its own.
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, signal.raise_signal, signal.SIGTERM)
-        _say(console, f"Two Kafka clusters start: {SOURCE} and {TARGET}. The first time, Kafka is downloaded.")
+        console.print(
+            f"Two Kafka clusters start: {SOURCE} and {TARGET}. The first time, Kafka is downloaded.", markup=False
+        )
         async with _clusters(stop) as clusters:
             if stop.is_set():
                 return EXIT_OK
@@ -214,14 +199,8 @@ async def _demo(console: Console, folder: Path, rate: int) -> int:
             return EXIT_ERROR if stop.is_set() else story.code
 
 
-def _say(console: Console, text: str, style: str = "") -> None:
-    console.print(text, markup=False, style=style)
-
-
 @dataclass(slots=True)
 class _Story:
-    """The steps of the demo."""
-
     console: Console
     file: Path
     mirror: MirrorProcess
@@ -232,7 +211,7 @@ class _Story:
     code: int = EXIT_OK
 
     async def play(self, rate: int) -> None:
-        await _create_topics(self.source)
+        await create_topics(self.source, SOURCE, [NewTopic(topic.name, topic.partitions, 1) for topic in TOPICS])
         self._title(f"1. Mirror {len(TOPICS)} topics from {SOURCE} to {TARGET}: {rate:,} records a second are written")
         self._say(f"  $ heliograph mirror {self.file.name}")
         enough = asyncio.Event()
@@ -255,29 +234,26 @@ class _Story:
             await writing
         self._title(f"3. Stop writing, and compare {SOURCE} and {TARGET} record by record")
         await self._until(self.mirror.is_caught_up)
-        self._judge(await self._compared())
+        topics = {topic.name: _POLICY.format_remote_topic(SOURCE, topic.name) for topic in TOPICS}
+        report, written = await compare_topics(self.source, self.target, topics), self.writer.records
+        self._result(verdict(written, report), is_good=is_exact(written, report))
         self._title(f"4. Move consumer group {GROUP} from {SOURCE} to {TARGET}")
         await self._move()
 
     def _say(self, text: str, style: str = "") -> None:
-        _say(self.console, text, style)
+        self.console.print(text, markup=False, style=style)
 
     def _title(self, text: str) -> None:
         self._say(f"\n{text}", "bold")
 
     async def _copying(self) -> Sample:
         """Wait until the mirror copies, and return its counters."""
-        found: list[Sample] = []
 
-        async def copies() -> bool:
+        async def copied() -> Sample | None:
             sample = await self.mirror.sample()
-            if sample is None or not sample.records:
-                return False
-            found.append(sample)
-            return True
+            return sample if sample is not None and sample.records else None
 
-        await self._until(copies)
-        return found[-1]
+        return await self._until(copied)
 
     async def _measured(self, before: Sample) -> Sample:
         await asyncio.sleep(_LINE_S)
@@ -285,23 +261,18 @@ class _Story:
         self._say(sample.line(before))
         return sample
 
-    async def _until(self, condition: Callable[[], Awaitable[bool]]) -> None:
+    async def _until(self, look: Callable[[], Awaitable[T | None]]) -> T:
+        """Return what ``look`` gives once that is true."""
         deadline_s = asyncio.get_running_loop().time() + STALL_S
-        while not await condition():
+        while not (found := await look()):
             if asyncio.get_running_loop().time() > deadline_s:
                 raise DemoFailed(f"the mirror did not copy within {STALL_S:.0f} s. See its log next to {self.file}")
             await asyncio.sleep(_LOOK_S)
+        return found
 
-    async def _compared(self) -> TopicsComparison:
-        policy = DefaultReplicationPolicy()
-        topics = {topic.name: policy.format_remote_topic(SOURCE, topic.name) for topic in TOPICS}
-        return await compare_topics(self.source, self.target, topics)
-
-    def _judge(self, report: TopicsComparison) -> None:
-        text = verdict(self.writer.records, report)
-        self._say(f"  {text}", "bold green" if is_exact(self.writer.records, report) else "bold red")
-        if not is_exact(self.writer.records, report):
-            self.code = EXIT_FOUND
+    def _result(self, text: str, *, is_good: bool) -> None:
+        self._say(f"  {text}", "bold green" if is_good else "bold red")
+        self.code = self.code if is_good else EXIT_FOUND
 
     async def _move(self) -> None:
         reader = GroupReader(GROUP, "orders")
@@ -318,16 +289,11 @@ class _Story:
             raise DemoFailed(f"the group was not moved:\n{printed}")
         done = next(line for line in reversed(printed.splitlines()) if line.startswith("done: "))
         self._say(f"  {done.partition('. ')[0]}")
-        policy = DefaultReplicationPolicy()
-        remote = GroupReader(GROUP, policy.format_remote_topic(SOURCE, "orders"))
+        remote = GroupReader(GROUP, _POLICY.format_remote_topic(SOURCE, "orders"))
         found = await remote.first_of_each(self.target, set(due))
-        exact = found == due
-        self.code = self.code if exact else EXIT_FOUND
         self._say(f"  on {TARGET}, its first record of {remote.topic}-{partition} is order {found.get(partition)}")
         same = sum(found.get(one) == order for one, order in due.items())
-        self._say(
-            f"  {same} of {len(due)} partitions continue at the exact record", "bold green" if exact else "bold red"
-        )
+        self._result(f"{same} of {len(due)} partitions continue at the exact record", is_good=found == due)
 
 
 def is_exact(written: int, report: TopicsComparison) -> bool:
@@ -349,14 +315,11 @@ def _settings(alias: str, bootstrap: str) -> ConnectionSettings:
 
 @asynccontextmanager
 async def _clusters(stop: asyncio.Event) -> AsyncIterator[Mapping[str, KafkaCluster]]:
-    """Start both clusters at the same time, and wait for each, because only then it can be stopped.
-
-    There may be fewer if ``stop`` was set, because Ctrl-C also reaches a cluster that starts.
-    """
+    """Start both clusters at the same time, and wait for each, because only then it can be stopped. There may be fewer
+    if ``stop`` was set, because Ctrl-C also reaches a cluster that starts."""
     aliases = (SOURCE, TARGET)
-    started = await asyncio.gather(
-        *(asyncio.to_thread(KafkaCluster.start, alias) for alias in aliases), return_exceptions=True
-    )
+    starting = [asyncio.to_thread(KafkaCluster.start, alias) for alias in aliases]
+    started = await asyncio.gather(*starting, return_exceptions=True)
     clusters = {alias: each for alias, each in zip(aliases, started, strict=True) if isinstance(each, KafkaCluster)}
     failures = [each for each in started if isinstance(each, BaseException)]
     try:
@@ -365,14 +328,3 @@ async def _clusters(stop: asyncio.Event) -> AsyncIterator[Mapping[str, KafkaClus
         yield clusters
     finally:
         await asyncio.gather(*(asyncio.to_thread(each.stop) for each in clusters.values()))
-
-
-async def _create_topics(settings: ConnectionSettings) -> None:
-    admin = Admin(settings, SOURCE)
-    try:
-        outcomes = await admin.create_topics([NewTopic(topic.name, topic.partitions, 1) for topic in TOPICS])
-    finally:
-        await admin.close()
-    for error in outcomes.values():
-        if error is not None:
-            raise error

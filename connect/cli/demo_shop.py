@@ -82,10 +82,8 @@ def _value(topic: str, number: int, chance: random.Random) -> dict[str, Any]:
         case "clicks":
             return {"click": number, "page": f"/articles/{article}", "ms_on_page": chance.randrange(60_000)}
         case "orders":
-            lines = [
-                {"article": chance.choice(_ARTICLES), "count": chance.randrange(1, 5)}
-                for _ in range(chance.randrange(1, 4))
-            ]
+            orders = range(chance.randrange(1, 4))
+            lines = [{"article": chance.choice(_ARTICLES), "count": chance.randrange(1, 5)} for _ in orders]
             total = chance.randrange(500, 90_000) / 100
             return {"order": number, "city": chance.choice(_CITIES), "lines": lines, "total": total, "currency": "EUR"}
         case "payments":
@@ -98,10 +96,8 @@ def _value(topic: str, number: int, chance: random.Random) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class OrderWriter:
-    """A writer of sample records to the source, with one idempotent producer per codec.
-
-    ``records`` counts those that are acknowledged.
-    """
+    """A writer of sample records to the source, with one idempotent producer per codec. ``records`` counts those that
+    are acknowledged."""
 
     settings: ConnectionSettings
     records: int = 0
@@ -111,9 +107,8 @@ class OrderWriter:
         """Write ``rate`` records a second until ``stop``, and until all are acknowledged."""
         async with AsyncExitStack() as stack:
             for codec in {topic.codec for topic in TOPICS}:
-                producer = AIOKafkaProducer(
-                    **self.settings.aiokafka_arguments(), compression_type=codec, enable_idempotence=True
-                )
+                arguments = self.settings.aiokafka_arguments()
+                producer = AIOKafkaProducer(**arguments, compression_type=codec, enable_idempotence=True)
                 await producer.start()
                 stack.push_async_callback(producer.stop)
                 self._producers.update({topic.name: producer for topic in TOPICS if topic.codec == codec})
@@ -170,11 +165,11 @@ async def _take(source: Iterator[SampleRecord], records: int) -> list[SampleReco
 def _batches(producer: AIOKafkaProducer, records: Sequence[SampleRecord], timestamp_ms: int) -> Iterator[BatchBuilder]:
     batch = producer.create_batch()
     for record in records:
-        appended = batch.append(key=record.key, value=record.value, timestamp=timestamp_ms, headers=record.headers)
-        if appended is None:  # full
+        fields = {"key": record.key, "value": record.value, "timestamp": timestamp_ms, "headers": record.headers}
+        if batch.append(**fields) is None:  # full
             yield batch
             batch = producer.create_batch()
-            batch.append(key=record.key, value=record.value, timestamp=timestamp_ms, headers=record.headers)
+            batch.append(**fields)
     yield batch
 
 

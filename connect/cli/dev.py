@@ -11,14 +11,17 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from connect.core.errors import ConfigError, HeliographError
-from connect.core.model import FACTOR_KEYS
+from connect.core.model import FACTOR_KEYS, NewTopic
 from connect.embedded import cluster_config
 from connect.embedded.brokers import KafkaCluster
+
+if TYPE_CHECKING:
+    from connect.kafka.security.connection_settings import ConnectionSettings
 
 _CHECK_S: Final = 0.5
 _HIGHEST_PORT: Final = 65_535
@@ -35,7 +38,6 @@ def dev(
             max=_HIGHEST_PORT,
             metavar="PORT",
             help="First client port. The others follow, then the mirror's REST. Default: free ports.",
-            show_default=False,
         ),
     ] = None,
     topics: Annotated[str, typer.Option(metavar="TOPIC,...", help="Topics to create on the first cluster.")] = "",
@@ -51,20 +53,16 @@ def dev(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ExitStack() as running:
         try:
-            started = [
-                running.enter_context(_start(alias, number * nodes, nodes, port_base))
-                for number, alias in enumerate(aliases)
-            ]
-            asyncio.run(_create(started[0], [name.strip() for name in topics.split(",") if name.strip()]))
+            starting = (_start(alias, number * nodes, nodes, port_base) for number, alias in enumerate(aliases))
+            started = list(map(running.enter_context, starting))
+            _create(started[0], [name.strip() for name in topics.split(",") if name.strip()])
             print(properties({cluster.name: cluster.bootstrap for cluster in started}, f"http://localhost:{rest_port}"))
             print("# Save the lines above as mm2.properties, then: heliograph mirror mm2.properties")
             if not cluster_config.is_free(rest_port):
-                print(
-                    f"# Port {rest_port}, for REST, is in use: a mirror of this file runs, or change listeners above."
-                )
+                used = "is in use: a mirror of this file runs, or change listeners above."
+                print(f"# Port {rest_port}, for REST, {used}")
             for cluster in started:
-                pids = ", ".join(str(node.pid) for node in cluster.nodes)
-                print(f"# Brokers of {cluster.name}: process {pids}")
+                print(f"# Brokers of {cluster.name}: process {', '.join(str(node.pid) for node in cluster.nodes)}")
             print("# Ctrl-C stops them and removes their data.", flush=True)
             _watch(started)
         except KeyboardInterrupt:
@@ -75,12 +73,8 @@ def dev(
 
 
 def properties(bootstrap: Mapping[str, str], rest: str) -> str:
-    """Return a ``mm2.properties`` that mirrors the first cluster to the second, if there are two.
-
-    Args:
-        bootstrap: Addresses by alias.
-        rest: URL at which the mirror serves its REST API.
-    """
+    """Return a ``mm2.properties`` that mirrors the first cluster to the second, if there are two; ``bootstrap``:
+    addresses by alias; ``rest``: the URL at which the mirror serves its REST API."""
     flow = "->".join(list(bootstrap)[:2])
     lines = [
         f"clusters = {', '.join(bootstrap)}",
@@ -123,28 +117,32 @@ def _start(alias: str, first: int, nodes: int, port_base: int | None) -> KafkaCl
     return KafkaCluster.start(alias, nodes=nodes, client_ports=ports)
 
 
-async def _create(cluster: KafkaCluster, topics: list[str]) -> None:
-    from connect.core.model import NewTopic
-    from connect.kafka.log.topic_admin import Admin
+def _create(cluster: KafkaCluster, topics: list[str]) -> None:
     from connect.kafka.security.connection_settings import connection_settings
 
-    admin = Admin(connection_settings({"bootstrap.servers": cluster.bootstrap}, client_id="dev", where=cluster.name))
+    settings = connection_settings({"bootstrap.servers": cluster.bootstrap}, client_id="dev", where=cluster.name)
+    asyncio.run(create_topics(settings, None, [NewTopic(name) for name in topics]))
+
+
+async def create_topics(settings: ConnectionSettings, cluster: str | None, topics: list[NewTopic]) -> None:
+    """Create topics. Raises HeliographError if one is refused."""
+    from connect.kafka.log.topic_admin import Admin
+
+    admin = Admin(settings, cluster)
     try:
-        outcomes = await admin.create_topics([NewTopic(name) for name in topics]) if topics else {}
+        outcomes = await admin.create_topics(topics) if topics else {}
     finally:
         await admin.close()
-    for error in outcomes.values():
-        if error is not None:
-            raise error
+    for error in filter(None, outcomes.values()):
+        raise error
 
 
 def _watch(clusters: list[KafkaCluster]) -> None:
     """Report each broker that ends, and start those again on SIGHUP, without end. Raises KeyboardInterrupt if the
     terminal is closed, which sends SIGHUP too; not under nohup."""
     hung_up = threading.Event()
-    had_terminal = _has_terminal()
-    if signal.signal(signal.SIGHUP, lambda *_: hung_up.set()) == signal.SIG_IGN:
-        had_terminal = False
+    is_ignored = signal.signal(signal.SIGHUP, lambda *_: hung_up.set()) == signal.SIG_IGN
+    had_terminal = _has_terminal() and not is_ignored
     dead: list[tuple[KafkaCluster, int]] = []
     while True:
         for cluster in clusters:
@@ -152,11 +150,8 @@ def _watch(clusters: list[KafkaCluster]) -> None:
                 if not cluster.alive(index) and (cluster, index) not in dead:
                     dead.append((cluster, index))
                     # Not the log's last lines: after a SIGKILL they say nothing, and hide what is above them.
-                    print(
-                        f"# cluster {cluster.name}: broker {index + 1} has ended. Its log: {cluster.log_file(index)}\n"
-                        f"# To start it again: kill -HUP {os.getpid()}",
-                        flush=True,
-                    )
+                    said = f"broker {index + 1} has ended. Its log: {cluster.log_file(index)}"
+                    print(f"# cluster {cluster.name}: {said}\n# To start it again: kill -HUP {os.getpid()}", flush=True)
         if hung_up.is_set():
             hung_up.clear()
             if had_terminal and not _has_terminal():

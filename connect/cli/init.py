@@ -24,11 +24,8 @@ _ANY_FACTOR: Final = "-1"
 
 
 def files(answers: Answers) -> dict[str, str]:
-    """Return the text of each file by its name; each has been parsed.
-
-    Raises:
-        ConfigError: The answers contradict each other, or result in an invalid setting.
-    """
+    """Return the text of each file by its name; each has been parsed. Raises ConfigError if the answers contradict each
+    other, or result in an invalid setting."""
     # Imported here, because the module is loaded for every command.
     from connect.core.config.properties import parse_properties
     from connect.core.config.worker_config import WorkerConfig
@@ -45,9 +42,8 @@ def files(answers: Answers) -> dict[str, str]:
             flow.settings()
         return found
     if answers.both_ways:
-        raise ConfigError(
-            "a Connect group writes to one cluster. For both ways create a second group for the other cluster"
-        )
+        text = "a Connect group writes to one cluster. For both ways create a second group for the other cluster"
+        raise ConfigError(text)
     found = {WORKER: _worker(answers), **_connectors(answers)}
     worker = WorkerConfig.parse(parse_properties(found[WORKER], WORKER))
     source_settings(parse_properties(found["mirror-source.properties"]), worker.props)
@@ -57,15 +53,8 @@ def files(answers: Answers) -> dict[str, str]:
 
 def _mm2(answers: Answers) -> str:
     us, eu = answers.source, answers.target
-    back = (
-        [
-            "",
-            "# The way back. Topic names must show the source cluster, or records would be copied in circles.",
-            *_pairs(_flow(eu, us, answers)),
-        ]
-        if answers.both_ways
-        else []
-    )
+    why = "# The way back. Topic names must show the source cluster, or records would be copied in circles."
+    back = ["", why, *_pairs(_flow(eu, us, answers))] if answers.both_ways else []
     lines = [
         f"# Mirrors {us.alias} to {eu.alias}. To check it: heliograph check {MM2}",
         f"# To start it: heliograph mirror {MM2}",
@@ -87,7 +76,7 @@ def _mm2(answers: Answers) -> str:
         *_pairs({"refresh.topics.interval.seconds": "30"}),
         "",
         "# Replication factors of new topics; -1 is the brokers' default.",
-        *_pairs(_factors()),
+        *_pairs(dict.fromkeys(FACTOR_KEYS, _ANY_FACTOR)),
         "",
         "# Several nodes with this file share the work. They need:",
         "# dedicated.mode.enable.internal.rest = true",
@@ -132,14 +121,13 @@ def _connectors(answers: Answers) -> dict[str, str]:
     clusters: dict[str, str] = {}
     for side, place in (("source", answers.source), ("target", answers.target)):
         clusters |= {f"{side}.cluster.alias": place.alias, f"{side}.cluster.bootstrap.servers": place.servers}
-    factors = _factors()
     own: dict[str, tuple[str, list[str]]] = {
         "Source": (
             "Copies records and topics.",
             [
                 *_pairs({"topics": answers.topics, "tasks.max": "4"}),
                 *_policy(answers),
-                *_pairs({key: factors[key] for key in ("replication.factor", "offset-syncs.topic.replication.factor")}),
+                *_pairs(dict.fromkeys(("replication.factor", "offset-syncs.topic.replication.factor"), _ANY_FACTOR)),
             ],
         ),
         "Checkpoint": (
@@ -153,22 +141,12 @@ def _connectors(answers: Answers) -> dict[str, str]:
         ),
         "Heartbeat": ("Shows that the flow is alive.", _pairs({"heartbeats.topic.replication.factor": _ANY_FACTOR})),
     }
-    return {
-        f"mirror-{kind.lower()}.properties": "\n".join(
-            [
-                f"# {what}",
-                *_pairs({"name": f"mirror-{kind.lower()}", "connector.class": f"{_MIRROR}Mirror{kind}Connector"}),
-                *_pairs(clusters),
-                *lines,
-            ]
-        )
-        + "\n"
-        for kind, (what, lines) in own.items()
-    }
-
-
-def _factors() -> dict[str, str]:
-    return dict.fromkeys(FACTOR_KEYS, _ANY_FACTOR)
+    found = {}
+    for kind, (what, lines) in own.items():
+        name = f"mirror-{kind.lower()}"
+        settings = {"name": name, "connector.class": f"{_MIRROR}Mirror{kind}Connector", **clusters}
+        found[f"{name}.properties"] = "\n".join([f"# {what}", *_pairs(settings), *lines, ""])
+    return found
 
 
 def _policy(answers: Answers) -> list[str]:
@@ -194,27 +172,16 @@ _PLACE: Final = "ALIAS=HOST:PORT,..."
 
 
 def init(
-    source: Annotated[str | None, typer.Option(metavar=_PLACE, help="The source cluster.", show_default=False)] = None,
-    target: Annotated[str | None, typer.Option(metavar=_PLACE, help="The target cluster.", show_default=False)] = None,
-    mode: Annotated[
-        RunMode | None, typer.Option(help="A dedicated process, or connectors in a Connect group.", show_default=False)
-    ] = None,
-    policy: Annotated[
-        Policy | None, typer.Option(help="Name topics ALIAS.topic on the target, or keep names.", show_default=False)
-    ] = None,
-    topics: Annotated[
-        str | None, typer.Option(metavar="REGEX,...", help="Topics to mirror.", show_default=False)
-    ] = None,
-    groups: Annotated[
-        str | None, typer.Option(metavar="REGEX,...", help="Consumer groups.", show_default=False)
-    ] = None,
+    source: Annotated[str | None, typer.Option(metavar=_PLACE, help="The source cluster.")] = None,
+    target: Annotated[str | None, typer.Option(metavar=_PLACE, help="The target cluster.")] = None,
+    mode: Annotated[RunMode | None, typer.Option(help="A dedicated process, or connectors in a Connect group.")] = None,
+    policy: Annotated[Policy | None, typer.Option(help="Name topics ALIAS.topic on the target, or keep names.")] = None,
+    topics: Annotated[str | None, typer.Option(metavar="REGEX,...", help="Topics to mirror.")] = None,
+    groups: Annotated[str | None, typer.Option(metavar="REGEX,...", help="Consumer groups.")] = None,
     sync_groups: Annotated[
-        bool | None,
-        typer.Option("--sync-groups/--no-sync-groups", help="Sync group offsets to the target.", show_default=False),
+        bool | None, typer.Option("--sync-groups/--no-sync-groups", help="Sync group offsets to the target.")
     ] = None,
-    both_ways: Annotated[
-        bool | None, typer.Option("--both-ways/--one-way", help="Mirror in both directions.", show_default=False)
-    ] = None,
+    both_ways: Annotated[bool | None, typer.Option("--both-ways/--one-way", help="Mirror in both directions.")] = None,
     directory: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder for the files.")] = Path(),
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
@@ -225,14 +192,28 @@ def init(
 
     # Pasted lines behind a complete command would be taken as answers.
     asks = sys.stdin.isatty() and (source is None or target is None)
-    places = [
-        _answered(each, asks, question, partial(ClusterAddress.parse, key=key), None, key)
-        for each, question, key in (
-            (source, "Source cluster: alias and addresses, such as us=us-kafka:9092", "--source"),
-            (target, "Target cluster: alias and addresses, such as eu=eu-kafka:9092", "--target"),
-        )
-    ]
-    answers = _rest(Answers(places[0], places[1]), asks, mode, policy, topics, groups, sync_groups, both_ways)
+    places = []
+    for each, key, example in ((source, "--source", "us=us-kafka:9092"), (target, "--target", "eu=eu-kafka:9092")):
+        if each is None and not asks:
+            raise ConfigError(f"{key} is missing, and there is no terminal to ask for it", key)
+        question = f"{key[2:].capitalize()} cluster: alias and addresses, such as {example}"
+        parse = partial(ClusterAddress.parse, key=key)
+        places.append(_answered(asks, question, parse, None) if each is None else parse(each))
+    begun = Answers(places[0], places[1])
+    us, eu = begun.source.alias, begun.target.alias
+    question = "Run as dedicated (its own process) or connect (in a Connect group)?"
+    mode = mode or _answered(asks, question, partial(_one_of, RunMode, "--mode"), begun.mode)
+    question = f"Name of topic orders of {us} on {eu}: {us}.orders (default) or orders (identity)?"
+    answers = Answers(
+        begun.source,
+        begun.target,
+        mode,
+        policy or _answered(asks, question, partial(_one_of, Policy, "--policy"), begun.policy),
+        topics or _answered(asks, "Topics (regular expressions)", str, begun.topics),
+        groups or _answered(asks, "Consumer groups (regular expressions)", str, begun.groups),
+        _yes(sync_groups, asks, f"Sync group offsets to {eu}, so that groups can move at any time?"),
+        _yes(both_ways, asks and mode is RunMode.DEDICATED, f"Also mirror {eu} to {us}?"),
+    )
     written = _written(files(answers), directory, force=force)
     for path in written:
         print(f"wrote {path}")
@@ -244,55 +225,16 @@ def init(
             print(f"then:  heliograph connectors create {path}")
 
 
-def _rest(
-    begun: Answers,
-    asks: bool,
-    mode: RunMode | None,
-    policy: Policy | None,
-    topics: str | None,
-    groups: str | None,
-    sync_groups: bool | None,
-    both_ways: bool | None,
-) -> Answers:
-    def one_of(kind: type[E], key: str) -> Callable[[str], E]:
-        def parse(text: str) -> E:
-            try:
-                return kind(text.strip())
-            except ValueError:
-                raise ConfigError(f"'{text}' is not one of {', '.join(kind)}", key) from None
-
-        return parse
-
-    us, eu = begun.source.alias, begun.target.alias
-    mode = mode or _answered(
-        None, asks, "Run as dedicated (its own process) or connect (in a Connect group)?",
-        one_of(RunMode, "--mode"), begun.mode, "--mode",
-    )  # fmt: skip
-    policy = policy or _answered(
-        None, asks, f"Name of topic orders of {us} on {eu}: {us}.orders (default) or orders (identity)?",
-        one_of(Policy, "--policy"), begun.policy, "--policy",
-    )  # fmt: skip
-    return Answers(
-        begun.source,
-        begun.target,
-        mode,
-        policy,
-        topics or _answered(None, asks, "Topics (regular expressions)", str, begun.topics, "--topics"),
-        groups or _answered(None, asks, "Consumer groups (regular expressions)", str, begun.groups, "--groups"),
-        _yes(sync_groups, asks, f"Sync group offsets to {eu}, so that groups can move at any time?"),
-        _yes(both_ways, asks and mode is RunMode.DEDICATED, f"Also mirror {eu} to {us}?"),
-    )
+def _one_of(kind: type[E], key: str, text: str) -> E:
+    try:
+        return kind(text.strip())
+    except ValueError:
+        raise ConfigError(f"'{text}' is not one of {', '.join(kind)}", key) from None
 
 
-def _answered(
-    given: str | None, asks: bool, question: str, parse: Callable[[str], T], default: T | None, key: str
-) -> T:
-    """Return the value of a flag, else the answer to a question, repeated until it is valid, else the default."""
-    if given is not None:
-        return parse(given)
-    if not asks:
-        if default is None:
-            raise ConfigError(f"{key} is missing, and there is no terminal to ask for it", key)
+def _answered(asks: bool, question: str, parse: Callable[[str], T], default: T | None) -> T:
+    """Return the answer to a question, repeated until it is valid; the default if there is no terminal to ask."""
+    if not asks and default is not None:
         return default
     while True:
         try:
@@ -310,11 +252,9 @@ def _yes(given: bool | None, asks: bool, question: str) -> bool:
 def _written(texts: dict[str, str], directory: Path, *, force: bool) -> list[Path]:
     """Write all files or none. Raises ConfigError if one exists."""
     paths = {directory / name: text for name, text in texts.items()}
-    there = [str(path) for path in paths if path.exists()]
+    there = ", ".join(str(path) for path in paths if path.exists())
     if there and not force:
-        raise ConfigError(
-            f"{', '.join(there)} exists. Overwrite it with --force, or set another folder with --dir", "--force"
-        )
+        raise ConfigError(f"{there} exists. Overwrite it with --force, or set another folder with --dir", "--force")
     directory.mkdir(parents=True, exist_ok=True)
     for path, text in paths.items():
         path.write_text(text, "utf-8")

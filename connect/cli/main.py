@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
+import typer.completion
 
 from connect.cli import options_and_help as options
 from connect.cli.commands import connectors
-from connect.cli.console import EXIT_ERROR, EXIT_OK, checked_log_options, configure_logging, run_command
+from connect.cli.console import EXIT_ERROR, EXIT_OK, checked_log_options, configure_logging, run_command, version_line
 from connect.cli.dev import dev
 from connect.cli.init import init
-from connect.cli.verify import verify
 from connect.core.errors import ConfigError
 
-PROGRAM: Final = "heliograph"
-
 app = typer.Typer(
-    name=PROGRAM,
+    name=options.PROGRAM,
     cls=options.GroupedCommands,
     help="Kafka Connect's distributed worker and MirrorMaker 2 in Python, copying on Apache Spark.",
     no_args_is_help=True,
@@ -32,8 +30,6 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from connect.cli.console import version_line
-
         print(version_line())
         raise typer.Exit
 
@@ -50,16 +46,12 @@ def _heliograph(
 @app.command(short_help="Mirror sample orders between two local clusters.")
 def demo(
     directory: Annotated[
-        Path | None,
-        typer.Option("--dir", metavar="DIR", help="Folder for mm2.properties and the log.", show_default=False),
+        Path | None, typer.Option("--dir", metavar="DIR", help="Folder for mm2.properties and the log.")
     ] = None,
     rate: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Records to write per second. Default: 5000.", show_default=False),
+        int | None, typer.Option(min=1, metavar="N", help="Records to write per second. Default: 5000.")
     ] = None,
-    svg: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Save the output as a picture.", show_default=False)
-    ] = None,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the output as a picture.")] = None,
 ) -> None:
     """Mirror sample orders between two Kafka clusters on this machine, kill the mirror, compare, and move a group.
 
@@ -97,16 +89,7 @@ def status(
     or something could not be checked. With --watch it is a page until Ctrl-C, which ends with 0."""
     from connect.cli.commands.lag_and_status import run_status
 
-    options.finish(
-        partial(
-            run_status,
-            file,
-            rest=rest or (),
-            as_json=as_json,
-            watch=watch,
-            every_s=options.refresh_s(every, watch=watch),
-        )
-    )
+    options.finish(run_status, file, rest=rest or (), as_json=as_json, every_s=options.refresh_s(every, watch=watch))
 
 
 @app.command(short_help="Print the lag of each flow.")
@@ -132,16 +115,7 @@ def lag(
     if file is not None and source is not None and source.name == "ENVIRONMENT":
         rest = None  # because a file says what to read, and the variable is a default
     options.finish(
-        partial(
-            run_lag,
-            file,
-            flow=flow,
-            top=top,
-            as_json=as_json,
-            rest=rest,
-            watch=watch,
-            every_s=options.refresh_s(every, watch=watch),
-        )
+        run_lag, file, flow=flow, top=top, as_json=as_json, rest=rest, every_s=options.refresh_s(every, watch=watch)
     )
 
 
@@ -157,7 +131,7 @@ def offsets(
         Path | None, typer.Option(metavar="FILE", help="Client properties for --bootstrap-server.")
     ] = None,
     flow: options.OneFlow = None,
-    topic: Annotated[str | None, typer.Option(metavar="A,B", help="Only these topics.", show_default=False)] = None,
+    topic: Annotated[str | None, typer.Option(metavar="A,B", help="Only these topics.")] = None,
     broker_info: Annotated[bool, typer.Option("--broker-info", help="Print the brokers too.")] = False,
     watch: options.Watch = False,
     every: options.Every = None,
@@ -171,24 +145,16 @@ def offsets(
 
     topics = frozenset(filter(None, (name.strip() for name in (topic or "").split(","))))
     question = OffsetsQuestion(file, cluster, bootstrap_server, command_config, group or (), flow, topics, broker_info)
-    options.finish(
-        partial(run_offsets, question, as_json=as_json, watch=watch, every_s=options.refresh_s(every, watch=watch))
-    )
+    options.finish(run_offsets, question, as_json=as_json, every_s=options.refresh_s(every, watch=watch))
 
 
 @app.command("map", short_help="Print the offset map: which target offset each source offset has.")
 def offset_map(
     file: options.MirrorFile,
     flow: options.OneFlow = None,
-    topic: Annotated[
-        str | None, typer.Option(metavar="TOPIC", help="Only this source topic.", show_default=False)
-    ] = None,
-    partition: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Only this partition.", show_default=False)
-    ] = None,
-    offset: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Translate this source offset.", show_default=False)
-    ] = None,
+    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Only this source topic.")] = None,
+    partition: Annotated[int | None, typer.Option(min=0, metavar="N", help="Only this partition.")] = None,
+    offset: Annotated[int | None, typer.Option(min=0, metavar="N", help="Translate this source offset.")] = None,
     reverse: Annotated[bool, typer.Option("--reverse", help="The offset is of the remote topic.")] = False,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Rebuild the map below its start from both logs.")] = False,
     as_json: options.AsJson = False,
@@ -230,10 +196,8 @@ def plan(
     if ignore and not drift:
         raise ConfigError("--ignore needs --drift", "--ignore")
     if drift:
-        options.finish(
-            partial(run_drift, file, flow=flow, as_json=as_json, everything=everything, ignored=ignore or ())
-        )
-    options.finish(partial(run_plan, file, flow=flow, as_json=as_json, everything=everything))
+        options.finish(run_drift, file, flow=flow, as_json=as_json, everything=everything, ignored=ignore or ())
+    options.finish(run_plan, file, flow=flow, as_json=as_json, everything=everything)
 
 
 @app.command(short_help="Show clusters and flows from their heartbeats.")
@@ -250,7 +214,7 @@ def topology(
     that does not answer."""
     from connect.cli.commands.topology import run_topology
 
-    options.finish(partial(run_topology, file, stale_after_s=stale_after, as_json=as_json))
+    options.finish(run_topology, file, stale_after_s=stale_after, as_json=as_json)
 
 
 @app.command(short_help="Check where a start would continue, and what blocks it.")
@@ -267,10 +231,54 @@ def takeover(
     Exit codes: 0 it can start, 2 a start is blocked, 1 an error or an incomplete check."""
     from connect.cli.commands.takeover import run_check
 
-    options.finish(partial(run_check, file, flow=flow, as_json=as_json, everything=everything))
+    options.finish(run_check, file, flow=flow, as_json=as_json, everything=everything)
 
 
-app.command(short_help="Compare what a flow has copied with its source.")(verify)
+@app.command(short_help="Compare what a flow has copied with its source.")
+def verify(
+    file: options.AnyMirrorFile = None,
+    flow: options.OneFlow = None,
+    topics: Annotated[
+        list[str] | None, typer.Option(metavar="TOPIC", help="Only these source topics, by name or pattern.")
+    ] = None,
+    begin: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="From this time on, as 2026-11-20T11:00Z.")
+    ] = None,
+    to: Annotated[str | None, typer.Option(metavar="TIME", help="Only records before this time.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Compare what earlier runs have verified too.")] = False,
+    rate: Annotated[
+        int, typer.Option(min=0, metavar="BYTES", help="Limit of source bytes read a second; 0: unlimited.")
+    ] = 0,
+    memory: Annotated[int, typer.Option(min=1, metavar="MB", help="Memory for the records of each task.")] = 64,
+    tasks: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Spark tasks at once. Default: one a core.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the report to a .txt, .json or .html file.")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Verify what is copied meanwhile too, until Ctrl-C.")] = False,
+    as_json: options.AsJson = False,
+    check_report: Annotated[
+        Path | None,
+        typer.Option(
+            "--check", metavar="REPORT", help="Only check the SHA-256 of a .json or .html report, and what it shows."
+        ),
+    ] = None,
+) -> None:
+    """Compare what a flow has copied with its source, record by record, in a Spark job of its own.
+
+    It continues where the last run ended. Progress is printed to standard error, with --json as JSON lines.
+
+    Exit codes: 0 equal (undecided records do not count), 2 differences, 1 an error, or no difference and partitions
+    that could not be compared."""
+    from connect.cli.commands import verify as command
+
+    if check_report is not None:
+        options.finish(command.check_report, check_report)
+    arguments = command.VerifyArguments(
+        file, flow, tuple(topics or ()), begin, to, full, rate, memory, tasks, report, watch, as_json
+    )
+    options.finish(command.run_verify, arguments)
 
 
 @app.command(cls=options.FailoverCommand, short_help="Move groups to the other cluster of a flow.")
@@ -294,10 +302,10 @@ def failover(
     verify_within: options.VerifyWithin = None,
     undo_file: options.UndoFile = None,
     rehearse: Annotated[
-        bool, typer.Option("--rehearse", help="Change nothing; print durations and blocked groups.", hidden=True)
+        bool, options.rare_option("--rehearse", help="Change nothing; print durations and blocked groups.")
     ] = False,
     on_done: Annotated[
-        str | None, typer.Option(metavar="COMMAND", help="Run this command after groups are moved.", hidden=True)
+        str | None, options.rare_option(metavar="COMMAND", help="Run this command after groups are moved.")
     ] = None,
     sample: options.Sample = 10,
     timeout: options.Timeout = 600.0,
@@ -314,7 +322,6 @@ def failover(
     moved and the command of --on-done fails, it is 1."""
     from connect.cli.commands.failover import FailoverArguments, run_failover
 
-    _warn_of_undo_file(undo_file)
     arguments = FailoverArguments(
         file, source, target, groups or (), rest or (), executes=execute, asks=not yes, gone=source_gone,
         denies_writes=deny_writes, rewinds=rewind or (), keeps=keep_offset or (),
@@ -322,14 +329,7 @@ def failover(
         timeout_s=timeout, as_json=as_json, everything=everything, accepts=accept or (), verifies=verify,
         verify_within_s=verify_within,
     )  # fmt: skip
-    options.finish(partial(run_failover, arguments))
-
-
-def _warn_of_undo_file(undo_file: Path | None) -> None:
-    from connect.cli.commands.failover import warn
-
-    if undo_file is not None:
-        warn("--undo-file has no effect: heliograph undo reads the journal on the target")
+    options.finish(run_failover, arguments)
 
 
 @app.command(cls=options.FailoverCommand, short_help="Move groups back to their original cluster.")
@@ -363,21 +363,18 @@ def failback(
     Exit codes: 0 all groups moved, 2 none moved, 3 some moved, 1 an error. A no to the question is 2."""
     from connect.cli.commands.failover import FailoverArguments, run_failback
 
-    _warn_of_undo_file(undo_file)
     arguments = FailoverArguments(
         file, source, target, groups or (), rest or (), executes=execute, asks=not yes, rewinds=rewind or (),
         keeps=keep_offset or (), leaves_unreplicated=leave_unreplicated, sample=sample, timeout_s=timeout,
         as_json=as_json, everything=everything, accepts=accept or (), verifies=verify, verify_within_s=verify_within,
     )  # fmt: skip
-    options.finish(partial(run_failback, arguments))
+    options.finish(run_failback, arguments)
 
 
 @app.command(short_help="Undo the last failover or failback.")
 def undo(
     file: options.MirrorFile,
-    target: Annotated[
-        str, typer.Option("--to", metavar="CLUSTER", help="Cluster that groups were moved to.", show_default=False)
-    ],
+    target: Annotated[str, typer.Option("--to", metavar="CLUSTER", help="Cluster that groups were moved to.")],
     execute: options.Execute = False,
     yes: options.Yes = False,
     rest: options.Rest = None,
@@ -392,21 +389,18 @@ def undo(
     from connect.cli.commands.failover import FailoverArguments, run_undo
 
     arguments = FailoverArguments(file, source, target, rest=rest or (), executes=execute, asks=not yes)
-    options.finish(partial(run_undo, arguments))
+    options.finish(run_undo, arguments)
 
 
 @app.command(short_help="Print unreplicated records, which only the old primary has.")
 def unreplicated(
     file: options.MirrorFile,
-    target: Annotated[str, typer.Option("--to", metavar="CLUSTER", help="The new primary.", show_default=False)],
+    target: Annotated[str, typer.Option("--to", metavar="CLUSTER", help="The new primary.")],
     source: Annotated[
-        str | None,
-        typer.Option(
-            "--from", metavar="CLUSTER", help="The old primary. Default: the file's only source.", show_default=False
-        ),
+        str | None, typer.Option("--from", metavar="CLUSTER", help="The old primary. Default: the file's only source.")
     ] = None,
     export: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Export the records, one file per partition.", show_default=False)
+        Path | None, typer.Option(metavar="DIR", help="Export the records, one file per partition.")
     ] = None,
     append: Annotated[bool, typer.Option("--append", help="Append the records to the new primary.")] = False,
     as_json: options.AsJson = False,
@@ -416,7 +410,7 @@ def unreplicated(
     Exit codes: 0 there are none, or they were appended; 2 there are some; 1 an error."""
     from connect.cli.commands.failover import run_unreplicated
 
-    options.finish(partial(run_unreplicated, file, source, target, export_to=export, appends=append, as_json=as_json))
+    options.finish(run_unreplicated, file, source, target, export_to=export, appends=append, as_json=as_json)
 
 
 @app.command(short_help="Print the reference of all settings, as Markdown.")
@@ -437,7 +431,7 @@ def config(
 def mirror(
     file: options.AnyMirrorFile = None,
     clusters: Annotated[
-        list[str] | None, typer.Option(metavar="ALIAS ...", help="Only flows to these clusters.", show_default=False)
+        list[str] | None, typer.Option(metavar="ALIAS ...", help="Only flows to these clusters.")
     ] = None,
     resource: Annotated[
         str | None,
@@ -465,7 +459,7 @@ def mirror(
     With -f the flows are those of a Strimzi resource; see docs/strimzi.md.
 
     Exit codes: 0 stopped cleanly, 1 an error."""
-    program = f"{PROGRAM} mirror"
+    program = f"{options.PROGRAM} mirror"
     configure_logging(*checked_log_options(log_level, log_format))
     if resource is not None:
         if file is not None or clusters:
@@ -483,11 +477,11 @@ def mirror(
 
 
 def main() -> NoReturn:
-    """Entry point of the ``heliograph`` command."""
-    sys.exit(run_command(PROGRAM, _invoke))
+    sys.exit(run_command(options.PROGRAM, _invoke))
 
 
 def _invoke() -> int:
-    options.prepare()
-    options.taught(typer.main.get_command(app))(prog_name=PROGRAM)
+    if options.ASKED in os.environ:
+        typer.completion.completion_init()  # type: ignore[attr-defined]  # because it has no __all__
+    options.taught(typer.main.get_command(app))(prog_name=options.PROGRAM)
     return EXIT_OK

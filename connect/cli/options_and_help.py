@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn, ParamSpec
 
 import typer
 import typer.completion
@@ -20,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from connect.cli.check.findings import FileKind
 from connect.cli.commands.connectors import rest_option
-from connect.cli.console import EXIT_ERROR, configure_logging, run_command
+from connect.cli.console import EXIT_ERROR, configure_logging, run_command, warn
 from connect.core.errors import ConfigError
 
 _FAILOVER: Final = "mm2.properties --to eu"
@@ -113,10 +111,12 @@ _OLD_OPTIONS: Final = {
     "failover": _LEAVE,
     "failback": _LEAVE,
 }
+_DROPPED: Final = "the next release drops the old name"
 _CLUSTERS: Final = "--clusters"
 #: A terminal's usual width.
 _COLUMNS: Final = 80
 _EVERY_S: Final = 2.0
+P = ParamSpec("P")
 
 
 def examples(command: str) -> tuple[str, ...]:
@@ -124,28 +124,20 @@ def examples(command: str) -> tuple[str, ...]:
     return tuple(f"heliograph {command} {each}".rstrip() for each in EXAMPLES.get(command, ()))
 
 
-def taught(group: Any) -> Any:
-    """Add the examples to the end of each command's help."""
-    _teach(group, "")
-    return group
-
-
-def _teach(group: Any, above: str) -> None:
+def taught(group: Any, above: str = "") -> Any:
+    """Add the examples to the end of each command's help; the words ``above`` come before the names."""
     for name, command in group.commands.items():
         words = f"{above}{name}"
         for one in command.params:
             if one.param_type_name == "argument" and one.metavar:
                 # It says what is wanted. Typer would add Python's type, such as list[str].
-                one.display_type_rich = _nothing
+                one.display_type_rich = lambda ctx: None
         if hasattr(command, "commands"):
-            _teach(command, f"{words} ")
+            taught(command, f"{words} ")
         elif lines := examples(words):
             # \b keeps the line breaks of a paragraph.
             command.epilog = "\b\nExamples:\n" + "\n".join(f"  {part}" for line in lines for part in folded(line))
-
-
-def _nothing(ctx: Any) -> None:
-    """Return no type of a parameter."""
+    return group
 
 
 def folded(line: str) -> list[str]:
@@ -161,8 +153,9 @@ def folded(line: str) -> list[str]:
     return parts
 
 
-_PROGRAM: Final = "heliograph"
-_ASKED: Final = "_HELIOGRAPH_COMPLETE"
+PROGRAM: Final = "heliograph"
+#: Set by a shell that asks for completions.
+ASKED: Final = "_HELIOGRAPH_COMPLETE"
 
 
 class Shell(StrEnum):
@@ -173,19 +166,13 @@ class Shell(StrEnum):
     FISH = "fish"
 
 
-def completion(shell: Annotated[Shell, typer.Argument(help="The shell.", show_default=False)]) -> None:
+def completion(shell: Annotated[Shell, typer.Argument(help="The shell.")]) -> None:
     """Print a shell's completion script for commands and options. Save it in the shell's folder for completions.
 
     bash: ~/.local/share/bash-completion/completions/heliograph; zsh: a file _heliograph in a folder of $fpath; fish:
     ~/.config/fish/completions/heliograph.fish."""
     script = typer.completion.get_completion_script  # type: ignore[attr-defined]  # because it has no __all__
-    print(script(prog_name=_PROGRAM, complete_var=_ASKED, shell=shell.value))
-
-
-def prepare() -> None:
-    """Set up completion if a shell asks for it."""
-    if _ASKED in os.environ:
-        typer.completion.completion_init()  # type: ignore[attr-defined]  # as above
+    print(script(prog_name=PROGRAM, complete_var=ASKED, shell=shell.value))
 
 
 class RunMode(StrEnum):
@@ -237,22 +224,13 @@ class Answers:
 
 
 MirrorFile = Annotated[Path, typer.Argument(metavar="mm2.properties", help="The flows and their clusters.")]
-AnyMirrorFile = Annotated[
-    Path | None, typer.Argument(metavar="mm2.properties", help="The flows and their clusters.", show_default=False)
-]
-OneFlow = Annotated[
-    str | None,
-    typer.Option("--flow", metavar="FLOW", help="Only this flow of the file, such as us->eu.", show_default=False),
-]
+AnyMirrorFile = Annotated[Path | None, typer.Argument(metavar="mm2.properties", help="The flows and their clusters.")]
+OneFlow = Annotated[str | None, typer.Option(metavar="FLOW", help="Only this flow of the file, such as us->eu.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")]
 Every = Annotated[
     float | None,
     typer.Option(
-        "--every",
-        min=0.5,
-        metavar="SECONDS",
-        help="With --watch: time between refreshes.",
-        show_default=f"{_EVERY_S:g}",
+        min=0.5, metavar="SECONDS", help="With --watch: time between refreshes.", show_default=f"{_EVERY_S:g}"
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -260,14 +238,11 @@ All = Annotated[bool, typer.Option("--all", help="Show everything that was found
 
 
 def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to check.", show_default=False)],
-    kind: Annotated[
-        FileKind | None, typer.Option(help="Kind of file, if its content does not show it.", show_default=False)
-    ] = None,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to check.")],
+    kind: Annotated[FileKind | None, typer.Option(help="Kind of file, if its content does not show it.")] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Check only the file and contact no cluster.")] = False,
     secrets: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Secrets of a Strimzi resource, mounted as DIR/NAME/KEY.", show_default=False),
+        Path | None, typer.Option(metavar="DIR", help="Secrets of a Strimzi resource, mounted as DIR/NAME/KEY.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -280,22 +255,25 @@ def check(
     Exit codes: 0 no errors, 2 errors in the file, 1 the check failed or a cluster could not be checked."""
     from connect.cli.check.check_file import run_check
 
-    finish(partial(run_check, file, kind=kind, offline=offline, as_json=as_json, secrets=secrets))
+    finish(run_check, file, kind=kind, offline=offline, as_json=as_json, secrets=secrets)
 
 
-def finish(command: Callable[[], int]) -> NoReturn:
+def finish(command: Callable[P, int], *arguments: P.args, **options: P.kwargs) -> NoReturn:
     """Run a command that prints what it finds, so that little is logged, and end with its exit code."""
     configure_logging("CRITICAL")
-    raise typer.Exit(run_command(_PROGRAM, command))
+    raise typer.Exit(run_command(PROGRAM, partial(command, *arguments, **options)))
+
+
+def rare_option(*names: str, help: str, **more: Any) -> Any:  # noqa: A002 (typer's word)
+    """Return an option that only ``--help-all`` shows."""
+    return typer.Option(*names, help=help, hidden=True, **more)
 
 
 Source = Annotated[
     str | None,
-    typer.Option(
-        "--from", metavar="CLUSTER", help="Current cluster of the groups. Default: the file's only source.", hidden=True
-    ),
+    rare_option("--from", metavar="CLUSTER", help="Current cluster of the groups. Default: the file's only source."),
 ]
-Target = Annotated[str, typer.Option("--to", metavar="CLUSTER", help="Cluster to move to.", show_default=False)]
+Target = Annotated[str, typer.Option("--to", metavar="CLUSTER", help="Cluster to move to.")]
 Groups = Annotated[
     list[str] | None,
     typer.Option("--group", metavar="GROUP", help="A group or a regular expression. Default: the file's groups."),
@@ -311,11 +289,11 @@ Execute = Annotated[bool, typer.Option("--execute", help="Make the changes, afte
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
-def refresh_s(every_s: float | None, *, watch: bool) -> float:
-    """Return the seconds between refreshes. Raises ConfigError for ``--every`` without ``--watch``."""
+def refresh_s(every_s: float | None, *, watch: bool) -> float | None:
+    """Return the seconds between refreshes, None without ``--watch``. Raises ConfigError for ``--every`` without it."""
     if every_s is not None and not watch:
         raise ConfigError("--every needs --watch", "--every")
-    return _EVERY_S if every_s is None else every_s
+    return (every_s or _EVERY_S) if watch else None
 
 
 def _finite(seconds: float | None) -> float | None:
@@ -324,64 +302,51 @@ def _finite(seconds: float | None) -> float | None:
     return seconds
 
 
-Timeout = Annotated[
-    float,
-    typer.Option(
-        "--timeout", min=1, callback=_finite, metavar="SECONDS", help="How long to wait for a flow.", hidden=True
-    ),
-]
+Timeout = Annotated[float, rare_option(min=1, callback=_finite, metavar="SECONDS", help="How long to wait for a flow.")]
 LeaveUnreplicated = Annotated[
-    bool, typer.Option("--leave-unreplicated", help="Leave unreplicated records where they are.", hidden=True)
+    bool, rare_option("--leave-unreplicated", help="Leave unreplicated records where they are.")
 ]
 Accept = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="WHAT=GROUP",
-        help="Move a group despite not-mirrored, checkpoints, deleted, copy-time or diverged.",
-        hidden=True,
+    rare_option(
+        metavar="WHAT=GROUP", help="Move a group despite not-mirrored, checkpoints, deleted, copy-time or diverged."
     ),
 ]
-Rewind = Annotated[
-    list[str] | None,
-    typer.Option("--rewind", metavar="GROUP", help="Let this group move back on the target.", hidden=True),
-]
+Rewind = Annotated[list[str] | None, rare_option(metavar="GROUP", help="Let this group move back on the target.")]
 KeepOffset = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--keep-offset", metavar="GROUP", help="Let this group keep offsets that are ahead on the target.", hidden=True
+    list[str] | None, rare_option(metavar="GROUP", help="Let this group keep offsets that are ahead on the target.")
+]
+
+
+def _warn_of_undo_file(file: Path | None) -> None:
+    if file is not None:
+        warn("--undo-file has no effect: heliograph undo reads the journal on the target")
+
+
+UndoFile = Annotated[
+    Path | None,
+    rare_option(
+        callback=_warn_of_undo_file, metavar="FILE", help="Has no effect: undo reads the journal on the target."
     ),
 ]
-UndoFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Has no effect: undo reads the journal on the target.", hidden=True)
-]
-Sample = Annotated[
-    int, typer.Option(min=0, metavar="N", help="Records to compare in each partition of a group.", hidden=True)
-]
-Gone = Annotated[
-    str | None, typer.Option(metavar="CLUSTER", help="This cluster is lost: use only the target.", show_default=False)
-]
+Sample = Annotated[int, rare_option(min=0, metavar="N", help="Records to compare in each partition of a group.")]
+Gone = Annotated[str | None, typer.Option(metavar="CLUSTER", help="This cluster is lost: use only the target.")]
 DenyWrites = Annotated[
     bool, typer.Option("--deny-writes", help="Block producers of the mirrored topics on the source with ACLs.")
 ]
-At = Annotated[
-    str | None,
-    typer.Option(metavar="TIME", help="Move to a time, such as 2026-11-20T11:00Z.", show_default=False, hidden=True),
-]
-Verify = Annotated[bool, typer.Option("--verify", help="Verify all that was copied before groups move.", hidden=True)]
+At = Annotated[str | None, rare_option(metavar="TIME", help="Move to a time, such as 2026-11-20T11:00Z.")]
+Verify = Annotated[bool, rare_option("--verify", help="Verify all that was copied before groups move.")]
 VerifyWithin = Annotated[
     float | None,
-    typer.Option(
-        "--verify-within",
+    rare_option(
         min=1,
         callback=_finite,
         metavar="SECONDS",
         help="The time limit. Without --verify groups then move even if not all was compared.",
-        show_default=False,
-        hidden=True,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.", hidden=True)]
-Everything = Annotated[bool, typer.Option("--all", help="Show all offsets.", hidden=True)]
+Json = Annotated[bool, rare_option("--json", help="Print JSON.")]
+Everything = Annotated[bool, rare_option("--all", help="Show all offsets.")]
 
 
 def _show_all(ctx: typer.Context, wanted: bool) -> None:
@@ -455,7 +420,7 @@ def with_current_names(words: list[str]) -> list[str]:
     command, rest = words[0], words[1:]
     now = _OLD_COMMANDS.get(command)
     if now is not None:
-        _warn_of_old(f"heliograph {command}", f"heliograph {' '.join(now)}")
+        warn(f"heliograph {command} is heliograph {' '.join(now)} now; {_DROPPED}")
         return [*now, *rest]
     options = _OLD_OPTIONS.get(command, {})
     found: list[str] = []
@@ -464,12 +429,8 @@ def with_current_names(words: list[str]) -> list[str]:
         if option not in options:
             found.append(word)
             continue
-        _warn_of_old(f"{option} of heliograph {command}", options[option])
+        become = f"is {options[option]} now" if options[option] else "has no effect"
+        warn(f"{option} of heliograph {command} {become}; {_DROPPED}")
         if options[option]:
             found.append(f"{options[option]}{equals}{value}")
     return [command, *found]
-
-
-def _warn_of_old(old: str, new: str) -> None:
-    become = f"is {new} now" if new else "has no effect"
-    print(f"heliograph: warning: {old} {become}; the next release drops the old name", file=sys.stderr)

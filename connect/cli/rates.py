@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from connect.core.model import State
 from connect.core.wording import age_text, bytes_text, counted
 from connectors.flow_facts import FlowFacts, FlowProgress, LagFacts, Tally
 from connectors.flow_verdict import FlowVerdict, FlowWord, Urgency, judge
-
-if TYPE_CHECKING:
-    from connectors.formats.types import FlowName
+from connectors.formats.types import FlowName
 
 #: State of a flow whose connector found nothing to copy.
 NO_TOPICS: Final = "without topics"
@@ -52,14 +50,13 @@ class RateMeter:
         while len(self._samples) > 2 and self._samples[1][0] <= now_s - self._window_s:
             self._samples.popleft()
         then_s, before = self._samples[0]
-        return [_rates(one, before.get(one.flow, _NOTHING), now_s - then_s) for one in each]
-
-
-def _rates(one: FlowProgress, before: Tally, seconds: float) -> FlowRates:
-    if not seconds:
-        return FlowRates(one)
-    records, size = one.tally.records - before.records, one.tally.bytes - before.bytes
-    return FlowRates(one, max(0, records) / seconds, max(0, size) / seconds)
+        seconds = now_s - then_s or float("inf")
+        rates = []
+        for one in each:
+            was = before.get(one.flow, _NOTHING)
+            records, size = one.tally.records - was.records, one.tally.bytes - was.bytes
+            rates.append(FlowRates(one, max(0, records) / seconds, max(0, size) / seconds))
+        return rates
 
 
 def verdict_of(one: FlowProgress) -> FlowVerdict:
@@ -90,10 +87,8 @@ def is_idle(verdict: FlowVerdict) -> bool:
 
 def flow_line(rates: FlowRates) -> str:
     """Format a flow's log line, with the ages of the last fetch and the last produce where they are known; what is
-    wrong follows in the words of its verdict.
-
-    Like ``us->eu running: 5 topics, 20 partitions, 1,200 records/s, 1.2 MB/s, 35 records and 12 ms behind``.
-    """
+    wrong follows in the words of its verdict. Like ``us->eu running: 5 topics, 20 partitions, 1,200 records/s, 1.2
+    MB/s, 35 records and 12 ms behind``."""
     progress, tally = rates.progress, rates.progress.tally
     verdict, moved = verdict_of(progress), moved_texts(progress.contact.to_json(progress.at_ms))
     sentences = " ".join((verdict.sentence, *verdict.also))
@@ -119,8 +114,5 @@ def flow_line(rates: FlowRates) -> str:
 
 def moved_texts(contact: Mapping[str, Any]) -> list[str]:
     """Format the known ages, like ``last fetch 1.2 s ago``; ``contact`` in its JSON form."""
-    return [
-        f"last {what} {age_text(contact[f'last_{what}_age_ms'])} ago"
-        for what in ("fetch", "produce")
-        if contact[f"last_{what}_age_ms"] is not None
-    ]
+    ages = {what: contact[f"last_{what}_age_ms"] for what in ("fetch", "produce")}
+    return [f"last {what} {age_text(age)} ago" for what, age in ages.items() if age is not None]

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from connect.api.plugins import PluginDescription
 from connect.core.config.client_settings import CLIENTS, REFUSED_SECURITY, SUPPORTED_SECURITY
 from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, Required, Value
 from connect.core.config.connector_settings import CONNECTOR, SOURCE_CONNECTOR, topic_group
@@ -166,7 +165,6 @@ def write(folder: Path) -> None:
 
 
 def index(found: dict[str, Page]) -> str:
-    """Return the index of pages."""
     lines = "".join(f"* [{page.title}]({name}.md)\n" for name, page in found.items())
     return f"# Settings\n\nAll settings with type, default and meaning.\n\n{_NOTE}\n{lines}"
 
@@ -178,17 +176,10 @@ def _without(config: ConfigDef, *others: ConfigDef) -> ConfigDef:
 
 def _plugins() -> Iterable[tuple[str, ConfigDef]]:
     """Yield a table for each class; a converter has the same settings as a header converter."""
-    lists: tuple[Sequence[PluginDescription], ...] = (
-        builtin.CONNECTORS,
-        builtin.CONVERTERS,
-        builtin.HEADER_CONVERTERS,
-        builtin.TRANSFORMATIONS,
-        builtin.PREDICATES,
-    )
+    converters = (*builtin.CONVERTERS, *builtin.HEADER_CONVERTERS)
     seen: dict[str, ConfigDef] = {}
-    for descriptions in lists:
-        for each in descriptions:
-            seen.setdefault(each.name, each.config_def)
+    for each in (*builtin.CONNECTORS, *converters, *builtin.TRANSFORMATIONS, *builtin.PREDICATES):
+        seen.setdefault(each.name, each.config_def)
     return ((f"`{name}`", config) for name, config in seen.items())
 
 

@@ -17,14 +17,8 @@ from connect.core.wording import printable, reason_of
 
 #: The style of what needs attention.
 ERROR: Final = "bold red"
-_STYLES: Final = {
-    "RUNNING": "green",
-    "PAUSED": "yellow",
-    "STOPPED": "yellow",
-    "UNASSIGNED": "yellow",
-    "RESTARTING": "yellow",
-    "FAILED": ERROR,
-}
+_WAITING: Final = ("PAUSED", "STOPPED", "UNASSIGNED", "RESTARTING")
+_STYLES: Final = {"RUNNING": "green", **dict.fromkeys(_WAITING, "yellow"), "FAILED": ERROR}
 #: A pipe has no width; this one does not break the lines of tables.
 _PIPE_COLUMNS: Final = 240
 #: Between two columns.
@@ -66,13 +60,11 @@ def show_status(status: Mapping[str, Any]) -> None:
 
 
 def show_offsets(offsets: Sequence[Mapping[str, Any]]) -> None:
-    """Print partitions with their offsets."""
     rows = ([json.dumps(one[part], ensure_ascii=False) for part in ("partition", "offset")] for one in offsets)
     _show(table(("partition", "offset"), rows), "no offsets")
 
 
 def show_audit(entries: Sequence[Mapping[str, Any]]) -> None:
-    """Print audit entries."""
     columns = ("when", "who", "what", "how")
     _show(table(columns, ([one[column] for column in columns] for one in entries), whole=("when",)), "no entries")
 

@@ -20,7 +20,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import javaproperties
@@ -31,19 +30,15 @@ from connect.embedded.cluster_config import HOST, NodePorts, broker_properties, 
 from connect.embedded.java import ClassArchive, cache_dir, find_java
 from connect.embedded.processes import Keeper
 
+#: Environment variable with the address of a mirror to use in place of Maven Central.
 REPOSITORY_VARIABLE: Final = "HELIOGRAPH_MAVEN_URL"
-"""Environment variable with the address of a mirror to use in place of Maven Central."""
-
+#: Environment variable with the folder of an unpacked Apache Kafka to use in place of downloaded jars.
 HOME_VARIABLE: Final = "KAFKA_HOME"
-"""Environment variable with the folder of an unpacked Apache Kafka to use in place of downloaded jars."""
-
 DEFAULT_VERSION: Final = "4.3.1"
-
 #: Kafka's poms name no logging backend. Its distribution contains log4j 2.
 JARS: Final = (f"org.apache.kafka:kafka_2.13:{DEFAULT_VERSION}", "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4")
-
-QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""JVM options for short-lived brokers on few cores: a start takes a third less time, with fewer compiler threads."""
+#: JVM options for short-lived brokers on few cores: a start takes a third less time, with fewer compiler threads.
+QUICK_JVM: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 _START_TIMEOUT_S = 240.0
 _STOP_TIMEOUT_S = 120.0
@@ -56,7 +51,6 @@ _META = "meta.properties"
 
 #: The files that formatting wrote, without the ids, by the command of JVM and release.
 _formatted: dict[tuple[str, ...], dict[str, bytes]] = {}
-
 #: What this process failed to record; it does not retry.
 _unrecorded: set[ClassArchive] = set()
 
@@ -80,10 +74,7 @@ class KafkaNode:
 
 class KafkaCluster:
     """A running cluster. Its processes and files are removed when the program that started it ends, however it ends.
-
-    ``nodes[i]`` has Kafka's node id ``i + 1``. Not thread-safe, except that threads may end different nodes at the same
-    time.
-    """
+    ``nodes[i]`` has Kafka's node id ``i + 1``. Not thread-safe, except that threads may end different nodes at once."""
 
     #: The text in a broker's log that says that it serves requests.
     started_text = b"Kafka Server started"
@@ -114,8 +105,6 @@ class KafkaCluster:
         """Start a cluster and return it when every broker serves requests.
 
         Args:
-            name: Appears in messages and file names.
-            nodes: Number of brokers.
             config: Broker properties that override the defaults.
             client_ports: One per node; by default free ports are chosen.
             jvm_options: In addition to the heap of 256 MB; pass ``()`` to measure a broker's speed.
@@ -136,19 +125,15 @@ class KafkaCluster:
     @classmethod
     def _attempted(cls, make: Callable[[], Self]) -> Self:
         """Start a cluster from ``make``; again if another process took a port between its choice and the bind."""
-        for attempt in range(1, _START_ATTEMPTS + 1):
+        for left in reversed(range(_START_ATTEMPTS)):
             cluster = make()
             try:
                 cluster._start_all()
-            except PortInUse:
-                cluster.stop()
-                if attempt == _START_ATTEMPTS:
-                    raise
-            except BaseException:
-                cluster.stop()
-                raise
-            else:
                 return cluster
+            except BaseException as error:
+                cluster.stop()
+                if not (left and isinstance(error, PortInUse)):
+                    raise
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     @property
@@ -164,16 +149,14 @@ class KafkaCluster:
         """Send a signal to the node's process; return when that has ended."""
         self._keeper.signal(node_label(index), number)
         if not self._keeper.wait(node_label(index), _STOP_TIMEOUT_S):
-            raise PermanentError(
-                f"cluster {self.name}: node {index + 1} still runs {_STOP_TIMEOUT_S:.0f} s after signal {number}"
-            )
+            said = f"still runs {_STOP_TIMEOUT_S:.0f} s after signal {number}"
+            raise PermanentError(f"cluster {self.name}: node {index + 1} {said}")
 
     def start_node(self, index: int) -> None:
         """Start a node that has ended, with its ports and files; return when it serves requests."""
         self._await_started(index, self._launch(index))
 
     def log_file(self, index: int) -> Path:
-        """Return the file of the node's log."""
         return self.folder / f"{node_label(index)}.log"
 
     def stop(self) -> None:
@@ -183,9 +166,7 @@ class KafkaCluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _start_all(self) -> None:
@@ -236,11 +217,10 @@ class KafkaCluster:
 
     def _launch(self, index: int) -> int:
         """Start the node's process; return the length of its log before that, in bytes."""
-        label = node_label(index)
-        log = self.folder / f"{label}.log"
+        log = self.log_file(index)
         offset = log.stat().st_size if log.exists() else 0
         command = [*self._java, "kafka.Kafka", str(self._properties_file(index))]
-        pid = self._keeper.spawn(label, command, os.environ, log)
+        pid = self._keeper.spawn(node_label(index), command, os.environ, log)
         node = KafkaNode(index + 1, self.ports[index].clients, pid, log, self._data(index))
         self.nodes[index : index + 1] = [node]
         return offset
@@ -255,10 +235,11 @@ class KafkaCluster:
             time.sleep(_POLL_S)
 
     def _failed(self, index: int, offset: int, what: str) -> HeliographError:
-        tail, node = _tail(self.log_file(index)), self.nodes[index]
+        node, name = self.nodes[index], f"cluster {self.name}: node {index + 1}"
         if _PORT_TAKEN in since(node.log, offset):
-            return PortInUse(f"cluster {self.name}: node {node.node_id} cannot listen: one of its ports is in use")
-        return PermanentError(f"cluster {self.name}: node {node.node_id} {what}. The end of its log:\n{tail}")
+            return PortInUse(f"{name} cannot listen: one of its ports is in use")
+        tail = _last_lines(node.log.read_text(errors="replace"))
+        return PermanentError(f"{name} {what}. The end of its log:\n{tail}")
 
     def _data(self, index: int) -> Path:
         return self.folder / f"{node_label(index)}.data"
@@ -335,22 +316,13 @@ def _kafka_uuid() -> str:
 
 
 def node_label(index: int) -> str:
-    """Return the name of a node's process and files."""
     return f"node-{index + 1}"
 
 
 def since(log: Path, offset: int) -> bytes:
-    """Return what a log has from an offset on."""
     with log.open("rb") as file:
         file.seek(offset)
         return file.read()
-
-
-def _tail(log: Path) -> str:
-    try:
-        return _last_lines(log.read_text(errors="replace"))
-    except FileNotFoundError:
-        return "(nothing was written)"
 
 
 def _last_lines(text: str) -> str:
@@ -363,18 +335,14 @@ def classpath(coordinates: Sequence[str]) -> list[Path]:
     """Return the jars of ``coordinates`` (``group:artifact:version``) and of all they need at run time, in order.
 
     The result is stored, so that a second call reads one small file. Of two versions of one artifact the one nearer
-    to the root wins, among equals the one of the earlier coordinate, as in Maven.
-
-    Raises:
-        DownloadFailed: Maven Central did not answer, or sent a wrong file.
-        PermanentError: The cache folder cannot be written, e.g. because its disk is full.
+    to the root wins, among equals the one of the earlier coordinate, as in Maven. Raises DownloadFailed if Maven
+    Central does not answer or sends a wrong file, PermanentError if the cache folder cannot be written.
     """
     root = cache_dir()
     digest = sha256("\n".join(coordinates).encode()).hexdigest()[:16]
     listing = root / "classpath" / f"{digest}.txt"
     try:
-        known = _read(listing, root)
-        if known:
+        if known := _read(listing, root):
             return known
         with _only_one(root / "maven.lock"):
             # Another process may have downloaded them while this one waited for the lock.
@@ -389,8 +357,8 @@ def classpath(coordinates: Sequence[str]) -> list[Path]:
 
 
 def _fetch(coordinates: Sequence[str], listing: Path, root: Path) -> list[Path]:
-    # Imported here, because jgo and requests take longer to load than the stored class path to read.
     try:
+        # Here, because jgo and requests take longer to load than the stored class path to read.
         from connect.embedded.maven_download import fetch
     except ModuleNotFoundError:
         raise PermanentError(

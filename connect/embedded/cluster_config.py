@@ -31,9 +31,7 @@ def is_free(port: int) -> bool:
 
 def choose(count: int, taken: Collection[int] = ()) -> list[int]:
     """Return ports that are free now, if possible ones not chosen before; raise OSError if there are not enough.
-
-    Another process may still take one first; the caller then retries.
-    """
+    Another process may still take one first; the caller then retries."""
     candidates = [port for port in range(_LOWEST, _HIGHEST) if port not in taken]
     random.shuffle(candidates)
     candidates.sort(key=_given.__contains__)

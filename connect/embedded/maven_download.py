@@ -29,11 +29,8 @@ Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 
 def fetch(coordinates: Sequence[str], repository: Path, mirror: str | None = None) -> list[Path]:
-    """Resolve and download into ``repository``, in Maven's layout; return the jars in class path order.
-
-    Raises:
-        DownloadFailed: Maven Central did not answer or sent a wrong file.
-        OSError: ``repository`` cannot be written.
+    """Resolve and download into ``repository``, in Maven's layout; return the jars in class path order. Raises
+    DownloadFailed if Maven Central does not answer or sends a wrong file, OSError if ``repository`` cannot be written.
     """
     url = (mirror or CENTRAL).rstrip("/")
     staging = repository.parent / "maven.partial"
@@ -111,9 +108,8 @@ class _CheckingResolver(PythonResolver):
                 if attempt == _ATTEMPTS:
                     raise
                 # jgo fails if the file exists.
-                (artifact.context.repo_cache / artifact.component.path_prefix / artifact.filename).unlink(
-                    missing_ok=True
-                )
+                arrived = artifact.context.repo_cache / artifact.component.path_prefix / artifact.filename
+                arrived.unlink(missing_ok=True)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
 
@@ -128,7 +124,7 @@ def _check(arrived: Path) -> None:
     if arrived.suffix != ".jar":
         return
     wanted = pinned_jars().get(arrived.name)
-    if wanted is not None and sha256(arrived.read_bytes()).hexdigest() != wanted:
+    if wanted and sha256(arrived.read_bytes()).hexdigest() != wanted:
         raise DownloadFailed(f"{arrived.name} is not the file that this version was tested with. {_REMEDY}")
     try:
         with zipfile.ZipFile(arrived) as jar:

@@ -46,8 +46,7 @@ class Keeper:
 
     def spawn(self, name: str, argv: Sequence[str], env: Mapping[str, str], log: Path) -> int:
         """Start a process that appends its output to ``log``; return its process id."""
-        answer = self._ask({"spawn": name, "argv": list(argv), "env": dict(env), "log": str(log)})
-        return int(answer["pid"])
+        return int(self._ask({"spawn": name, "argv": list(argv), "env": dict(env), "log": str(log)})["pid"])
 
     def signal(self, name: str, number: int) -> None:
         """Send a signal, unless the process has ended."""

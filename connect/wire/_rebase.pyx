@@ -2,7 +2,7 @@
 """The functions of ``rebase.py``, compiled. See there for arguments, results and errors."""
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
@@ -20,7 +20,7 @@ cdef enum:
     PREFIX_BYTES = 21
     MORE_BYTES = 8
 
-VERSION = 3
+VERSION = 4
 
 cdef int64_t NEVER = -(2**63)
 cdef int64_t MOST_SHIFT_MS = 2**61
@@ -74,9 +74,11 @@ cdef inline int varint_bytes(uint64_t value) noexcept nogil:
 
 
 cdef uint8_t* rebase(
-    const uint8_t* p, const uint8_t* behind, uint8_t* out, int64_t offset, int64_t following, int64_t shift_ms
+    const uint8_t** read, const uint8_t* behind, uint8_t* out, int64_t offset, int64_t following, int64_t shift_ms
 ) noexcept nogil:
-    """Write the records from ``p`` to ``behind`` into ``out``; return NULL if they do not end at ``behind``."""
+    """Write the records from ``read`` into ``out`` and move ``read`` to their end; return NULL if it is after
+    ``behind``."""
+    cdef const uint8_t* p = read[0]
     cdef const uint8_t* end
     cdef const uint8_t* at
     cdef uint64_t length, time
@@ -109,7 +111,8 @@ cdef uint8_t* rebase(
         out += end - at
         p = end
         offset += 1
-    return out if p == behind else NULL
+    read[0] = p
+    return out
 
 
 def plain_run(
@@ -155,14 +158,15 @@ def plain_run(
 
 
 def rebased(regions not None, int64_t first_ms, opened=None):
-    cdef Py_ssize_t at, end, size, number = 0, room = HEADER_BYTES
-    cdef int64_t latest_ms = NEVER, offset = 0, following
-    cdef list bodies = []
-    cdef bytes body
+    cdef Py_ssize_t at, end, size, room
+    cdef int64_t latest_ms = NEVER, offset = 0, following, count = 0, total_bytes = 0
+    cdef list payloads = []
+    cdef bytes body = b""
     cdef bytearray merged
     cdef const uint8_t[::1] view
     cdef const uint8_t* p
     cdef const uint8_t* records_at
+    cdef const uint8_t* behind
     cdef uint8_t* start
     cdef uint8_t* out
     for view in regions:
@@ -177,13 +181,22 @@ def rebased(regions not None, int64_t first_ms, opened=None):
             at += size
             size -= HEADER_BYTES
             if opened is not None:
-                body = opened(PyBytes_FromStringAndSize(<const char*>p + HEADER_BYTES, size))
-                bodies.append(body)
-                size = len(body)
-            # A record has at least seven bytes, so a larger count is refused before memory is allocated.
-            if <int32_t>u32(p + 23) < -1 or <int32_t>u32(p + 23) > size:
+                payloads.append(PyBytes_FromStringAndSize(<const char*>p + HEADER_BYTES, size))
+            elif <int32_t>u32(p + 23) > size:
                 raise ValueError("the records of a batch do not match its header")
-            room += size + PREFIX_BYTES * (<Py_ssize_t><int32_t>u32(p + 23) + 1)
+            if <int32_t>u32(p + 23) < -1:
+                raise ValueError("the records of a batch do not match its header")
+            total_bytes += size
+            count += <int64_t><int32_t>u32(p + 23) + 1
+    if opened is not None:
+        body = opened(payloads)
+        total_bytes = PyBytes_GET_SIZE(body)
+    # A record has at least seven bytes, so a larger count is refused before memory is allocated.
+    if count > total_bytes:
+        raise ValueError("the records of the batches do not match their headers")
+    room = HEADER_BYTES + total_bytes + PREFIX_BYTES * count
+    records_at = <const uint8_t*>PyBytes_AS_STRING(body)
+    behind = records_at + PyBytes_GET_SIZE(body)
     # Only the header's bytes are filled with zeros, because all would take as long as the records.
     merged = PyByteArray_FromStringAndSize(NULL, room)
     start = <uint8_t*>PyByteArray_AS_STRING(merged)
@@ -195,19 +208,17 @@ def rebased(regions not None, int64_t first_ms, opened=None):
             p = &view[at]
             size = <Py_ssize_t><int32_t>u32(p + 8) + LOG_OVERHEAD_BYTES
             at += size
-            size -= HEADER_BYTES
-            records_at = p + HEADER_BYTES
-            if opened is not None:
-                body = bodies[number]
-                number += 1
-                size = len(body)
-                records_at = <const uint8_t*>PyBytes_AS_STRING(body)
+            if opened is None:
+                records_at = p + HEADER_BYTES
+                behind = p + size
             if i64(p + 35) > latest_ms:
                 latest_ms = i64(p + 35)
             following = offset + <int32_t>u32(p + 23) + 1
-            out = rebase(records_at, records_at + size, out, offset, following, less(i64(p + 27), first_ms))
-            if out == NULL:
+            out = rebase(&records_at, behind, out, offset, following, less(i64(p + 27), first_ms))
+            if out == NULL or (opened is None and records_at != behind):
                 raise ValueError("the records of a batch do not match its header")
             offset = following
+    if opened is not None and records_at != behind:
+        raise ValueError("the records of the batches do not match their headers")
     PyByteArray_Resize(merged, out - start)
     return merged, offset, latest_ms

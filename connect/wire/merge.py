@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import struct
 from collections.abc import Sequence
+from functools import partial
 from types import ModuleType
 from typing import Final, NamedTuple
 
@@ -49,11 +50,10 @@ class PlainRun(NamedTuple):
 def plain_run(
     fetched: memoryview, start: int, header: wire.BatchHeader, most_batch_bytes: int, most_bytes: int
 ) -> PlainRun:
-    """Return the run of batches from ``start`` that can be merged; the first one's ``header`` must allow merging.
-
-    All have the same attributes and leader epoch, contiguous offsets, valid checksums and at most ``most_batch_bytes``
-    each; the merged batch has at most ``most_bytes``. The first batch that differs ends the run, whatever the reason.
-    """
+    """Return the run of batches from ``start`` that can be merged; the first one's ``header`` must allow merging. All
+    have the same attributes and leader epoch, contiguous offsets, valid checksums and at most ``most_batch_bytes``
+    each; the merged batch has at most ``most_bytes``. The first batch that differs ends the run, whatever the
+    reason."""
     room = most_bytes - header.size_bytes - MORE_BYTES * header.record_count
     at, number, following, latest_ms = rebase.plain_run(
         fetched,
@@ -75,12 +75,9 @@ def merge(
     base_sequence: int,
     level: int | None = None,
 ) -> bytearray:
-    """Return one batch of all records of ``regions``, ready to be produced.
-
-    Each region holds consecutive batches of magic 2 and CreateTime with dense offset deltas, all of one codec.
-    ``attributes`` are the result's and include its codec; ``level`` is as in ``records.compress``.
-    Raises :class:`Unmergeable`; the regions are never modified.
-    """
+    """Return one batch of all records of ``regions``, ready to be produced. Each region holds consecutive batches of
+    magic 2 and CreateTime with dense offset deltas, all of one codec. ``attributes`` are the result's and include its
+    codec; ``level`` is as in ``records.compress``. Raises :class:`Unmergeable`; the regions are never modified."""
     try:
         return _merged(regions, attributes, producer_id, producer_epoch, base_sequence, level)
     except (MemoryError, Unmergeable):
@@ -98,7 +95,7 @@ def _merged(
     level: int | None,
 ) -> bytearray:
     codec, first = attributes & wire.CODEC_MASK, wire.read_header(regions[0])
-    opener = _Opener(first.codec) if first.codec else None
+    opener = partial(_opened, first.codec) if first.codec else None
     views = [memoryview(region) for region in regions]
     merged: bytearray
     merged, count, latest_ms = rebase.rebased(views, first.base_timestamp, opener)
@@ -111,15 +108,14 @@ def _merged(
     return merged
 
 
-class _Opener:
-    """Decompresses the records of batches of one codec; one limit covers all of a merge."""
-
-    def __init__(self, codec: int) -> None:
-        self._codec = codec
-        self._zstd = records.zstd()
-        self._room = MOST_OPENED_BYTES
-
-    def __call__(self, payload: bytes) -> bytes:
-        found = records.open_payload(payload, self._codec, self._room, self._zstd)
-        self._room -= len(found)
-        return found
+def _opened(codec: int, payloads: Sequence[bytes]) -> bytes:
+    """Decompress the records of batches, at most :data:`MOST_OPENED_BYTES` in all. Frames may follow one another except
+    those of snappy, so one call opens all: a call for each would take longer than a few records."""
+    if codec != records.SNAPPY:
+        return records.open_payload(b"".join(payloads), codec, MOST_OPENED_BYTES)
+    found: list[bytes] = []
+    room = MOST_OPENED_BYTES
+    for payload in payloads:
+        found.append(records.open_payload(payload, codec, room))
+        room -= len(found[-1])
+    return b"".join(found)

@@ -19,7 +19,7 @@ import crc32c
 from connect.wire.fetch_produce import uvarint
 
 #: Of these functions: a compiled module of another version is not used.
-VERSION: Final = 3
+VERSION: Final = 4
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _HEADER_BYTES: Final = 61
 _LOG_OVERHEAD_BYTES: Final = 12
@@ -44,12 +44,10 @@ _MANY: Final = len(_SMALL)
 def plain_run(
     view: memoryview, at: int, room: int, attributes: int, epoch: int, following: int, most_batch_bytes: int
 ) -> tuple[int, int, int, int]:
-    """Follow whole batches of these attributes and this leader epoch from ``at``, as long as there is ``room``.
-
-    A batch takes its own size from ``room``, and ``MORE_BYTES`` per record. The offsets continue from ``following``
-    without a gap, the checksums are valid and no batch exceeds ``most_batch_bytes``. Returns the end of the batches,
-    their number, the next offset and the latest timestamp (the least integer if there is none).
-    """
+    """Follow whole batches of these attributes and this leader epoch from ``at``, as long as there is ``room``. A batch
+    takes its own size from ``room``, and ``MORE_BYTES`` per record. The offsets continue from ``following`` without a
+    gap, the checksums are valid and no batch exceeds ``most_batch_bytes``. Returns the end of the batches, their
+    number, the next offset and the latest timestamp (the least integer if there is none)."""
     latest_ms, number, end = -(2**63), 0, len(view)
     unpack, checksum = _HEADER.unpack_from, crc32c.crc32c
     while at + _HEADER_BYTES <= end:
@@ -79,12 +77,17 @@ def plain_run(
 
 
 def rebased(
-    regions: Sequence[memoryview], first_ms: int, opened: Callable[[bytes], bytes] | None = None
+    regions: Sequence[memoryview], first_ms: int, opened: Callable[[list[bytes]], bytes] | None = None
 ) -> tuple[bytearray, int, int]:
     """Return the records of the batches in ``regions`` behind 61 bytes for a header, their number, and the latest
-    timestamp in the headers. Timestamps are relative to ``first_ms``; ``opened`` decompresses the records of a batch.
-    Raises ValueError (or IndexError) if the lengths in batches or records are wrong, and what ``opened`` raises."""
+    timestamp in the headers. Timestamps are relative to ``first_ms``.
+
+    ``opened`` decompresses the payloads of all batches to their records, one after the other. Each batch then has as
+    many as its header says, which the broker has checked (Kafka ``LogValidator``). Raises ValueError (or IndexError) if
+    the lengths in batches or records are wrong, and what ``opened`` raises.
+    """
     parts: list[bytes | memoryview] = [bytes(_HEADER_BYTES)]
+    batches: list[tuple[memoryview, int, int]] = []
     count, latest_ms = 0, -(2**63)
     for view in regions:
         at, end = 0, len(view)
@@ -97,21 +100,27 @@ def rebased(
                 raise ValueError("a batch is truncated, or its length is wrong")
             if its_ms > latest_ms:
                 latest_ms = its_ms
-            following = count + last + 1
-            records = view[at + _HEADER_BYTES : behind]
-            if opened is not None:
-                records = memoryview(opened(bytes(records)))
-            _rebase_records(parts, records, count, following, base_ms - first_ms)
-            at, count = behind, following
+            batches.append((view[at + _HEADER_BYTES : behind], last + 1, base_ms - first_ms))
+            at = behind
+    whole = None if opened is None else memoryview(opened([bytes(payload) for payload, _, _ in batches]))
+    read = 0
+    for payload, number, shift_ms in batches:
+        if whole is not None:
+            read = _rebase_records(parts, whole, read, count, count + number, shift_ms)
+        elif _rebase_records(parts, payload, 0, count, count + number, shift_ms) != len(payload):
+            raise ValueError("the records of a batch do not match its header")
+        count += number
+    if whole is not None and read != len(whole):
+        raise ValueError("the records of the batches do not match their headers")
     return bytearray().join(parts), count, latest_ms
 
 
 def _rebase_records(
-    parts: list[bytes | memoryview], view: memoryview, offset: int, following: int, shift_ms: int
-) -> None:
-    """Append the records in ``view``, with offset deltas from ``offset`` up to ``following`` (exclusive) and timestamps
-    moved by ``shift_ms``. Raises ValueError (or IndexError) if the records do not end with ``view``."""
-    at, behind = 0, len(view)
+    parts: list[bytes | memoryview], view: memoryview, at: int, offset: int, following: int, shift_ms: int
+) -> int:
+    """Append the records of ``view`` from ``at`` on, with offset deltas from ``offset`` to ``following`` (exclusive)
+    and timestamps moved by ``shift_ms``; return their end. Raises ValueError or IndexError if they exceed ``view``."""
+    behind = len(view)
     if not -_MOST_SHIFT_MS < shift_ms < _MOST_SHIFT_MS:
         raise ValueError("timestamps are too far apart")
     small, many, add = _SMALL, _MANY, parts.append
@@ -153,5 +162,4 @@ def _rebase_records(
         add((small[length] if length < many else zigzag(length)) + attributes.to_bytes() + deltas)
         add(view[at:end])
         at = end
-    if at != behind:
-        raise ValueError("the records of a batch do not match its header")
+    return at

@@ -27,7 +27,7 @@ from aiokafka.record.util import decode_varint, encode_varint
 from connect.wire import batch as wire
 from connect.wire.batch import NO_TIMESTAMP, bytes_of, is_text, key_of
 
-_NONE, _GZIP, _SNAPPY, _LZ4, ZSTD = range(5)
+_NONE, _GZIP, SNAPPY, _LZ4, ZSTD = range(5)
 _INTO: Final = {
     _GZIP: cramjam.gzip.decompress_into,
     _LZ4: cramjam.lz4.decompress_into,
@@ -45,33 +45,24 @@ _XERIAL_BYTES: Final = 16
 #: The byte of the header that holds the codec.
 _ATTRIBUTES_AT: Final = 22
 _SIZE: Final = struct.Struct(">i")
-#: Frames that need more memory are left to the other library, which keeps none.
-_MOST_WINDOW_BYTES: Final = 8 * 1024 * 1024
-
-Zstd = zstandard.ZstdDecompressor
 
 
 class TooLarge(ValueError):
     """A payload that exceeds its limit or is damaged; the libraries do not distinguish the two."""
 
 
-def zstd() -> Zstd:
-    """Return a decompressor for one thread to reuse: creating one takes five times as long as opening a few records."""
-    return zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW_BYTES)
-
-
-def open_payload(payload: bytes, codec: int, most_bytes: int | None = None, many: Zstd | None = None) -> bytes:
-    """Decompress the ``payload`` of a batch, to at most ``most_bytes``, by default as :data:`MOST_BYTES` says; ``many``
-    is from :func:`zstd`. Raises TooLarge if the records exceed that or cannot be read."""
+def open_payload(payload: bytes, codec: int, most_bytes: int | None = None) -> bytes:
+    """Decompress the ``payload`` of a batch, to at most ``most_bytes``, by default as :data:`MOST_BYTES` says. Raises
+    TooLarge if the records exceed that or cannot be read."""
     if most_bytes is None:
         most_bytes = max(MOST_BYTES, _TIMES * len(payload))
     room = max(_TIMES * len(payload), _LEAST_BYTES)
     while room < most_bytes:
         try:
-            return _opened(payload, codec, room, many)
+            return _opened(payload, codec, room)
         except TooLarge:
             room *= _TIMES
-    return _opened(payload, codec, most_bytes, many)
+    return _opened(payload, codec, most_bytes)
 
 
 def opened_batch(batch: bytes) -> bytes:
@@ -84,27 +75,14 @@ def opened_batch(batch: bytes) -> bytes:
     return b"".join((header, open_payload(batch[wire.HEADER_BYTES :], attributes & wire.CODEC_MASK)))
 
 
-def _opened(payload: bytes, codec: int, room: int, many: Zstd | None) -> bytes:
+def _opened(payload: bytes, codec: int, room: int) -> bytes:
     try:
-        if codec == _SNAPPY:
+        if codec == SNAPPY:
             return _snappy(payload, room)
-        if codec == ZSTD and many is not None and (found := _one_frame(payload, room, many)) is not None:
-            return found
         out = bytearray(max(room, 0))
         return bytes(memoryview(out)[: _INTO[codec](payload, out)])
     except cramjam.DecompressionError as error:
         raise TooLarge(f"a payload is damaged or exceeds {room} bytes: {error}") from error
-
-
-def _one_frame(payload: bytes, room: int, many: Zstd) -> bytes | None:
-    """Decompress a single frame; None leaves larger, damaged or multiple frames to the other library."""
-    try:
-        # Of frames without their size, this library would read the first and say nothing of the others.
-        if zstandard.frame_content_size(payload) > room or payload.find(zstandard.FRAME_HEADER, 1) > 0:
-            return None
-        return many.decompress(payload, max(room, 1), allow_extra_data=False)
-    except zstandard.ZstdError:
-        return None
 
 
 def _snappy(payload: bytes, most_bytes: int) -> bytes:

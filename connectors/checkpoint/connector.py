@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from connect.api.connector import Props
-from connect.api.source import BYTES, ConnectorReport, RecordMetadata, SourceRecord, SourceTask, TaskReport
+from connect.api.source import ConnectorReport, RecordMetadata, SourceRecord, SourceTask, TaskReport
 from connect.core.config.config_def import ConfigDef, ConfigValue, add_errors
 from connect.core.errors import HeliographError
 from connect.core.model import NewTopic
@@ -28,7 +28,15 @@ from connectors.checkpoint.group_offset_sync import GroupOffsetSync
 from connectors.config.client_config import ClientKind, ClusterSide, open_admin
 from connectors.config.connector_configs import ASSIGNED_GROUPS, CheckpointSettings, checkpoint_settings
 from connectors.config.definitions import CHECKPOINT
-from connectors.connector_base import Latencies, MirrorConnector, Schedule, Task, WrittenLatencies, check_offsets
+from connectors.connector_base import (
+    Latencies,
+    MirrorConnector,
+    Schedule,
+    Task,
+    WrittenLatencies,
+    check_offsets,
+    mirror_record,
+)
 from connectors.formats.mirror_records import Checkpoint, MalformedRecord
 from connectors.internal_topics import keep_making
 from connectors.offset_map.reader import MapReader
@@ -62,7 +70,6 @@ class SharedMaps:
         return found.reader
 
     async def leave(self, reader: MapReader) -> None:
-        """Release a reader."""
         for one in [one for one in self._shared if one.reader is reader]:
             one.users -= 1
             if not one.users:
@@ -109,7 +116,7 @@ class MirrorCheckpointTask(SourceTask):
         target = self._cluster(settings, "target", "admin", "checkpoint-target-admin", task)
         reading = self._cluster(settings, "target", "consumer", "checkpoints-target-consumer", task)
         syncs = self._cluster(settings, syncs_side, "consumer", f"offset-syncs-{syncs_side}-consumer", task)
-        consumer = settings.connection("target", "consumer", "offset-map-target-consumer", "")
+        consumer = settings.connection("target", "consumer", "offset-map-target-consumer")
         self._map = self._shared_maps.join(consumer, settings.target_alias, settings.map_topic)
         self._look = GroupLook(settings, self._groups, source, reading, syncs, self._map)
         self._live = LiveOffsets(target, settings.map_topic, settings.flow)
@@ -185,33 +192,16 @@ class MirrorCheckpointTask(SourceTask):
     def _records(self, checkpoints: Iterable[Checkpoint], now_ms: int) -> Iterator[SourceRecord]:
         """Leave out checkpoints with texts too long for the format; brokers may allow groups longer ones."""
         for one in checkpoints:
+            place = {"partition": one.partition, "topic": one.topic, "group": one.group}
             try:
-                yield self._record(one, now_ms)
+                yield mirror_record(place, self._settings.checkpoints_topic, one, now_ms)
             except MalformedRecord as error:
                 where = f"{one.topic}-{one.partition}"
                 log.warning("%s: group %s gets no checkpoint of %s: %s", self._settings.flow, one.group, where, error)
 
-    def _record(self, checkpoint: Checkpoint, now_ms: int) -> SourceRecord:
-        return SourceRecord(
-            # The order of the fields is that of Java's map, and part of the stored key.
-            source_partition={"partition": checkpoint.partition, "topic": checkpoint.topic, "group": checkpoint.group},
-            source_offset={"offset": 0},
-            topic=self._settings.checkpoints_topic,
-            partition=0,
-            key=checkpoint.key(),
-            key_schema=BYTES,
-            value=checkpoint.value(),
-            value_schema=BYTES,
-            timestamp_ms=now_ms,
-        )
-
 
 #: Returns a report by kind, config and query; None if there is none of that kind.
 ReadReport = Callable[[str, Props, Mapping[str, str]], Awaitable[Mapping[str, Any] | None]]
-
-
-async def _no_report(*_: object) -> None:
-    return None
 
 
 REFRESH: Final = "refresh groups"
@@ -225,7 +215,7 @@ class MirrorCheckpointConnector(MirrorConnector):
     share ``maps``. ``reports`` are those of the worker."""
 
     def __init__(
-        self, written: WrittenLatencies | None = None, maps: SharedMaps | None = None, reports: ReadReport = _no_report
+        self, written: WrittenLatencies | None = None, maps: SharedMaps | None = None, reports: ReadReport | None = None
     ) -> None:
         self._written = written or WrittenLatencies()
         self._maps = maps or SharedMaps()
@@ -323,7 +313,7 @@ class MirrorCheckpointConnector(MirrorConnector):
     async def report(
         self, kind: str, props: Props, tasks: Sequence[TaskReport], query: Mapping[str, str], connector: ConnectorReport
     ) -> Mapping[str, Any] | None:
-        return await self._reports(kind, props, query)
+        return None if self._reports is None else await self._reports(kind, props, query)
 
     async def alter_offsets(
         self, props: Props, offsets: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
@@ -334,12 +324,7 @@ class MirrorCheckpointConnector(MirrorConnector):
 
 def topic_of_checkpoints(settings: CheckpointSettings) -> NewTopic:
     """Return the topic that a connector with these settings creates on its target."""
-    return NewTopic(
-        settings.checkpoints_topic,
-        partitions=1,
-        replication_factor=settings.replication_factor,
-        configs={"cleanup.policy": "compact"},
-    )
+    return NewTopic(settings.checkpoints_topic, 1, settings.replication_factor, {"cleanup.policy": "compact"})
 
 
 def objections(props: Props) -> dict[str, str]:

@@ -224,18 +224,13 @@ class GroupLook:
 
     async def newer(self, group: str) -> list[Checkpoint]:
         """Return a group's checkpoints that are newer than earlier ones; they count as written from now on. Many groups
-        may be read concurrently.
-
-        Raises:
-            HeliographError: The group cannot be read, or its offsets cannot be translated.
-        """
+        may be read concurrently. Raises HeliographError if the group cannot be read, or its offsets cannot be
+        translated."""
         stored = await committed(self._source, group, timeout_s=_CALL_S)
         # A look-up may advance the map, which all groups and tasks of a worker share.
         async with self._maps.in_use:
             found = await self._translated(group, stored)
-        self.live[group] = {
-            TopicPartition(one.checkpoint.topic, one.checkpoint.partition): one.source_id for one in found
-        }
+        self.live[group] = {_place(one.checkpoint): one.source_id for one in found}
         return self.checkpoints.look(group, found)
 
     async def _translated(self, group: str, stored: Mapping[Partition, Committed]) -> list[TranslatedCheckpoint]:
@@ -256,11 +251,8 @@ class GroupLook:
         try:
             await read_if_exists(self._target, topic, self._take, read_committed=True, only_last=True)
         except HeliographError as error:
-            log.warning(
-                "%s: earlier checkpoints cannot be read, so only the newest offset sync is used: %s",
-                self._settings.flow,
-                error,
-            )
+            said = "%s: earlier checkpoints cannot be read, so only the newest offset sync is used: %s"
+            log.warning(said, self._settings.flow, error)
             self.checkpoints.forget()
             return False
         return True
@@ -365,8 +357,7 @@ class LiveOffsets:
 
     def _due(self, group: str, stored: Mapping[str, Live]) -> Live | None:
         """Return what may be stored now for a group; None if nothing."""
-        wanted = self._wanted[group]
+        wanted, known = self._wanted[group], stored.get(group)
         if not self._unwritten.get(group):
             return wanted
-        known = stored.get(group)
         return None if known is None else {place: one for place, one in known.items() if place in wanted}

@@ -29,7 +29,7 @@ from connect.kafka.log.committed_offsets import (
 from connectors.checkpoint.group_checkpoints import Checkpoints, GroupFinder, GroupLook
 from connectors.config.connector_configs import CheckpointSettings
 from connectors.formats.mirror_records import Checkpoint
-from connectors.formats.types import TopicPartition
+from connectors.formats.types import TopicPartition, is_recreated
 from connectors.topic_sync.cluster_changes import MoveGroup
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ def why_elsewhere(looked_at: UUID | None, now: TopicMetadata | None) -> str:
     """Why a remote topic is not the one an offset was translated for, as far as ids tell; empty if it is."""
     if now is None or now.error_code:
         return error_name(_UNKNOWN_TOPIC_OR_PARTITION if now is None else now.error_code)
-    if looked_at is not None and now.topic_id is not None and looked_at != now.topic_id:
+    if is_recreated(now.topic_id, looked_at):
         return "it was recreated since the groups of the source were read"
     return ""
 

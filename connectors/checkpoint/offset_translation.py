@@ -22,7 +22,7 @@ from connect.kafka.log.topic_admin import known_topic
 from connectors.config.connector_configs import CheckpointSettings
 from connectors.formats.mirror_records import OffsetSync
 from connectors.formats.position import Position
-from connectors.formats.types import TopicPartition
+from connectors.formats.types import TopicPartition, is_recreated
 from connectors.offset_map.reader import MapReader
 from connectors.offset_map.runs_and_chunks import MapPair, OffsetLocation
 
@@ -48,7 +48,6 @@ class OffsetSyncStore:
         self._is_read = True
 
     def take(self, sync: OffsetSync) -> None:
-        """Take the next sync of the topic."""
         source = TopicPartition(sync.topic, sync.partition)
         slots = self._slots.get(source)
         replaces_slots = self._only_last and not self._is_read
@@ -161,9 +160,8 @@ class Beginnings:
     async def follow(self, pairs: Collection[MapPair]) -> None:
         """Read the start offsets. Raises RetriableError if the cluster does not answer; a partition without a leader
         keeps its earlier one."""
-        places = {pair: (pair.target_topic, pair.target_partition) for pair in pairs}
-        found, missing = await known_offsets(self._target, set(places.values()), EARLIEST)
-        starts = {pair: found.get(place, self._starts.get(pair)) for pair, place in places.items()}
+        found, missing = await known_offsets(self._target, {pair.target for pair in pairs}, EARLIEST)
+        starts = {pair: found.get(pair.target, self._starts.get(pair)) for pair in pairs}
         self._starts = {pair: start for pair, start in starts.items() if start is not None}
         for why in missing.values():
             log.debug("cluster %s: %s", self._target.name, why)
@@ -186,8 +184,7 @@ class Beginnings:
         known = self._bare.get(pair)
         if known is None or known[0] != offset:
             # Later records go to the end, so this holds permanently.
-            place = (pair.target_topic, pair.target_partition)
-            is_bare = not await has_records(self._target, place, start, offset, is_decided=True)
+            is_bare = not await has_records(self._target, pair.target, start, offset, is_decided=True)
             known = self._bare[pair] = (offset, is_bare)
         return known[1]
 
@@ -308,7 +305,7 @@ class Translator:
         if by_syncs is None or by_syncs.target != pair.target:
             # The copy has begun again elsewhere, and syncs do not name their remote topic.
             return None
-            # Syncs may be of an earlier topic of the same name: never go past the beginning of the map.
+        # Syncs may be of an earlier topic of the same name: never go past the beginning of the map.
         return self._readable(pair, min(by_syncs.offset, begin), by_map=False)
 
     def _readable(self, pair: MapPair, offset: int, *, by_map: bool = True) -> TranslatedOffset | None:
@@ -318,12 +315,11 @@ class Translator:
 
     def _is_current(self, pair: MapPair) -> bool:
         """Whether its topics are those that exist now; without ids this is assumed."""
-        ids = (
-            (pair.source_topic_id, self._source_ids.get(pair.source_topic)),
-            (pair.target_topic_id, self._target_ids.get(pair.target_topic)),
-        )
-        there = pair.source_topic in self._source_ids and pair.target_topic in self._target_ids
-        return there and all(one is None or now is None or one == now for one, now in ids)
+        here, there = (pair.source_topic_id, pair.source_topic), (pair.target_topic_id, pair.target_topic)
+        for (before, topic), ids in ((here, self._source_ids), (there, self._target_ids)):
+            if topic not in ids or is_recreated(ids[topic], before):
+                return False
+        return True
 
     def _by_syncs(self, source: TopicPartition, offset: int) -> TranslatedOffset | None:
         if not self._has_syncs:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final, Literal
 
+from connect.core.config import client_settings, worker_settings
 from connect.core.config.client_settings import (
     ADMIN_KEYS,
     BOOTSTRAP_SERVERS,
     CONSUMER_KEYS,
-    IGNORED_SECURITY,
     OF_CONNECTIONS,
     PRODUCER_KEYS,
 )
@@ -21,14 +21,6 @@ from connect.core.config.properties import provider_notice
 from connect.core.config.rest_settings import ADMIN_HTTPS_PREFIX, EXTENSIONS, HTTPS_PREFIX, REST, REST_INTERNAL
 from connect.core.config.security_settings import SECURITY, suites_notice
 from connect.core.config.worker_config import NOT_KNOWN, NOT_SUPPORTED, listener_notice, unlisted_step
-from connect.core.config.worker_settings import (
-    CONVERTER_PREFIXES,
-    STORAGE_PREFIXES,
-    WORKER,
-    converter_notice,
-    storage_notice,
-    why_ignored,
-)
 from connectors.config.connector_configs import PRODUCER
 from connectors.config.definitions import CHECKPOINT, HEARTBEAT, SOURCE
 
@@ -98,6 +90,12 @@ _CONNECTOR_UNSUPPORTED: Final = _names(
     tasks.max.enforce topic.creation.groups
     """
 )
+#: Keys, and beginnings of keys, that have nothing to act on.
+_NOT_NEEDED: Final = {
+    "consumer.poll.timeout.ms": "fetches wait for fetch.max.wait.ms",
+    "errors.log.include.messages": "a skipped record is logged by its offset, never its content",
+    "errors.retry.": "temporary errors are retried without a limit",
+}
 #: Names that Kafka 4 has removed.
 _RENAMED: Final = {
     "topics.whitelist": "topics",
@@ -114,9 +112,9 @@ _FLOW_ONLY: Final = _CONNECTOR_KNOWN - {*SOURCE.settings, *CHECKPOINT.settings, 
 _OF_CONNECTIONS: Final = OF_CONNECTIONS - {BOOTSTRAP_SERVERS}
 #: Java uses these; we do not, or they have nothing to act on.
 _WORKER_UNSUPPORTED: Final = _names(f"plugin.path plugin.discovery {EXTENSIONS}") | (
-    ADMIN_KEYS - _OF_CONNECTIONS - WORKER.settings.keys()
+    ADMIN_KEYS - _OF_CONNECTIONS - worker_settings.WORKER.settings.keys()
 )
-_WORKER_KNOWN: Final = ADMIN_KEYS | WORKER.settings.keys()
+_WORKER_KNOWN: Final = ADMIN_KEYS | worker_settings.WORKER.settings.keys()
 _TOP_KNOWN: Final = REST_INTERNAL.settings.keys() | _names(
     f"dedicated.mode.enable.internal.rest dedicated.mode.enable.public.rest {EXTENSIONS}"
 )
@@ -148,21 +146,22 @@ _CLIENT_POINTLESS: Final = {
 
 def notices(props: Mapping[str, str], clusters: Sequence[str], *, public_rest: bool) -> list[IgnoredKey]:
     """Return a notice for every key that needs one, in order."""
-    found = (
-        (key, _NO_EXTENSIONS if key == EXTENSIONS and not public_rest else _word(key, props, clusters)) for key in props
-    )
-    return [word.of(key) for key, word in found if word is not None]
+    found = {key: _word(key, props, clusters) for key in props}
+    if EXTENSIONS in props and not public_rest:
+        found[EXTENSIONS] = _NO_EXTENSIONS
+    return [word.of(key) for key, word in found.items() if word is not None]
 
 
 def connector_notices(props: Mapping[str, str]) -> list[IgnoredKey]:
     """Return notices for one connector's config, as REST takes it."""
     keys = [key for key in props if not key.startswith(("spark.", "config.providers")) and not _is_of_file(key, props)]
     own_offsets = _OWN_OFFSETS in props
-    found = (
-        (key, _of_flow(key, own_offsets=own_offsets) or _of_step(key, props) or _of_suites(key, props[key]))
-        for key in keys
-    )
-    return [word.of(key) for key, word in found if word is not None]
+    found = []
+    for key in keys:
+        suites = _of_text(suites_notice(key, props[key]), "risky")
+        if (word := _of_flow(key, own_offsets=own_offsets) or _of_step(key, props) or suites) is not None:
+            found.append(word.of(key))
+    return found
 
 
 def _is_of_file(key: str, props: Mapping[str, str]) -> bool:
@@ -189,7 +188,7 @@ def _word(key: str, props: Mapping[str, str], clusters: Sequence[str]) -> _Word 
             return _of_text(provider_notice(key.removeprefix(prefix), {**props, **own}))
     # An unsupported feature that is switched off needs no notice.
     off = key.endswith(".enabled") and props[key].strip().lower() == "false"
-    word = _place(key, props, clusters) or _of_step(key, props) or _of_suites(key, props[key])
+    word = _place(key, props, clusters) or _of_step(key, props) or _of_text(suites_notice(key, props[key]), "risky")
     return None if word is _UNSUPPORTED and off else word
 
 
@@ -200,16 +199,13 @@ def _of_step(key: str, props: Mapping[str, str]) -> _Word | None:
         return None
     prefix, names = found[1] or "", found[2]
     text = unlisted_step(f"{names}.{found[3]}", props.get(prefix + names, props.get(names, "")), prefix)
-    return None if text is None else _Word("unknown", text)
+    return _of_text(text, "unknown")
 
 
-def _of_text(text: str | None) -> _Word | None:
-    return None if text is None else _Word("unknown" if text.startswith("is not known") else "pointless", text)
-
-
-def _of_suites(key: str, value: str) -> _Word | None:
-    text = suites_notice(key, value)
-    return None if text is None else _Word("risky", text)
+def _of_text(text: str | None, kind: NoticeKind | None = None) -> _Word | None:
+    if text is None:
+        return None
+    return _Word(kind or ("unknown" if text.startswith("is not known") else "pointless"), text)
 
 
 def _place(key: str, props: Mapping[str, str], clusters: Sequence[str]) -> _Word | None:
@@ -232,8 +228,8 @@ def _of_all(key: str, clusters: Sequence[str]) -> _Word | None:
         return _NO_ADMIN
     if key.startswith(HTTPS_PREFIX):
         return _of_text(listener_notice(key.removeprefix(HTTPS_PREFIX), HTTPS_PREFIX))
-    if why_ignored(key) is not None:
-        return _of_text(why_ignored(key))
+    if worker_settings.why_ignored(key) is not None:
+        return _of_text(worker_settings.why_ignored(key))
     if key.startswith(_OVERRIDES):
         return _ALL_OVERRIDES
     kind = _client_kind(key) if key not in _CONNECTOR_KNOWN else None
@@ -243,8 +239,8 @@ def _of_all(key: str, clusters: Sequence[str]) -> _Word | None:
             of_flow = f"producer.override.{key.removeprefix('producer.')}"  # because that is the one of records
         said = f"has no effect at top level, as in Java; set it for a flow, such as {flow}.{of_flow}"
         return _of_flow(of_flow, own_offsets=False) or _Word("misplaced", said)
-    if key.startswith(STORAGE_PREFIXES):
-        return _of_text(storage_notice(key))
+    if key.startswith(worker_settings.STORAGE_PREFIXES):
+        return _of_text(worker_settings.storage_notice(key))
     if key.startswith(("task.", "worker.")) and key in _WORKER_KNOWN:
         return _UNSUPPORTED if key in _WORKER_UNSUPPORTED else None
     if _is_connection(key):
@@ -266,17 +262,19 @@ def _of_cluster(rest: str, prefix: str) -> _Word | None:
         return _of_client(kind, rest.partition(".")[2])
     if rest in _WORKER_UNSUPPORTED:
         return _UNSUPPORTED
-    if why_ignored(rest) is not None:
-        return _of_text(why_ignored(rest))
+    if worker_settings.why_ignored(rest) is not None:
+        return _of_text(worker_settings.why_ignored(rest))
     if rest in REST.settings or rest.startswith((HTTPS_PREFIX, ADMIN_HTTPS_PREFIX)):
         return _Word("misplaced", f"has no effect on a cluster, as in Java; set {rest} without a prefix")
     if rest.startswith(_OVERRIDES):
         return _ALL_OVERRIDES
-    if rest.startswith(STORAGE_PREFIXES):
-        return _of_text(storage_notice(rest, prefix))
+    if rest.startswith(worker_settings.STORAGE_PREFIXES):
+        return _of_text(worker_settings.storage_notice(rest, prefix))
     if rest in _WORKER_KNOWN or _is_connection(rest):
         return _of_connection(rest)
-    return _of_converter(rest) if rest.startswith(CONVERTER_PREFIXES) else _unknown(rest, _WORKER_KNOWN)
+    if rest.startswith(worker_settings.CONVERTER_PREFIXES):
+        return _of_text(worker_settings.converter_notice(rest))
+    return _unknown(rest, _WORKER_KNOWN)
 
 
 def _of_flow(rest: str, *, own_offsets: bool) -> _Word | None:
@@ -297,7 +295,7 @@ def _of_flow(rest: str, *, own_offsets: bool) -> _Word | None:
     if kind is not None:
         return _of_flow_client("source" if kind == "consumer" else "target", kind, rest.partition(".")[2])
     word = _of_connector(rest)
-    if word is not None and word.kind == "unknown" and rest in WORKER.settings:
+    if word is not None and word.kind == "unknown" and rest in worker_settings.WORKER.settings:
         return _Word("misplaced", f"has no effect on a flow, as in Java; set {rest} for its target cluster")
     return word
 
@@ -334,28 +332,21 @@ def _of_client(kind: str, key: str) -> _Word | None:
 
 
 def _of_connector(key: str) -> _Word | None:
-    if key == "consumer.poll.timeout.ms":
-        return _Word("pointless", "has no effect here: fetches wait for fetch.max.wait.ms")
-    if key == "errors.log.include.messages":
-        return _Word("pointless", "has no effect here: a skipped record is logged by its offset, never its content")
-    if key.startswith("errors.retry."):
-        return _Word("pointless", "has no effect here: temporary errors are retried without a limit")
+    if reason := _NOT_NEEDED.get("errors.retry." if key.startswith("errors.retry.") else key):
+        return _Word("pointless", f"has no effect here: {reason}")
     if key in SECURITY.settings:
         return _Word("misplaced", "has no effect on a flow, as in Java; set it for a cluster")
     if key in _CONNECTOR_UNSUPPORTED or key.startswith(_CONNECTOR_PREFIXES):
         return _UNSUPPORTED
     if key in _CONNECTOR_KNOWN or key.startswith(("spark.", *_OF_TRANSFORMS)):
         return None
-    return _of_converter(key) if key.startswith(CONVERTER_PREFIXES) else _unknown(key, _CONNECTOR_KNOWN)
-
-
-def _of_converter(key: str) -> _Word | None:
-    text = converter_notice(key)
-    return None if text is None else _Word("pointless", text)
+    if key.startswith(worker_settings.CONVERTER_PREFIXES):
+        return _of_text(worker_settings.converter_notice(key))
+    return _unknown(key, _CONNECTOR_KNOWN)
 
 
 def _of_connection(key: str) -> _Word | None:
-    return _UNSUPPORTED if key in IGNORED_SECURITY else None
+    return _UNSUPPORTED if key in client_settings.IGNORED_SECURITY else None
 
 
 def _is_connection(key: str) -> bool:

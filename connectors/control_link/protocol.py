@@ -34,22 +34,8 @@ import orjson
 
 from connect.core.errors import RetriableError
 from connect.kafka.error_causes import cause_of
+from connectors.formats import types
 from connectors.formats.gap import Gap
-from connectors.formats.types import (
-    DEFAULT_BATCH_BYTES,
-    DEFAULT_MAX_MESSAGE_BYTES,
-    NO_COMPRESSION,
-    ONE_WAY,
-    RUNNING,
-    Compression,
-    ProducerIdAndEpoch,
-    ResumeProof,
-    Run,
-    Skip,
-    TopicPartition,
-    Ways,
-    Wired,
-)
 
 LINK_VERSION: Final = 16
 
@@ -62,7 +48,7 @@ _MOST_HELD_BYTES: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionPlan(Wired):
+class PartitionPlan(types.Wired):
     """One partition pair of a slice, and where to continue.
 
     ``next_source_offset`` is the offset of the next source record, ``last_source_epoch`` the leader epoch of the
@@ -72,23 +58,23 @@ class PartitionPlan(Wired):
     ``producer`` writes the partition, if it is not the slice's.
     """
 
-    source: TopicPartition
+    source: types.TopicPartition
     source_topic_id: UUID | None
-    target: TopicPartition
+    target: types.TopicPartition
     target_topic_id: UUID | None
     next_source_offset: int
     last_source_epoch: int
     target_end: int
     next_sequence: int
     pipelined: bool
-    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
-    proof: ResumeProof | None = None
-    producer: ProducerIdAndEpoch | None = None
-    ways: Ways = ONE_WAY
+    max_message_bytes: int = types.DEFAULT_MAX_MESSAGE_BYTES
+    proof: types.ResumeProof | None = None
+    producer: types.ProducerIdAndEpoch | None = None
+    ways: types.Ways = types.ONE_WAY
 
 
 @dataclass(frozen=True, slots=True)
-class SliceSettings(Wired):
+class SliceSettings(types.Wired):
     """How a slice copies; bytes and milliseconds. ``flow`` and the aliases are for messages. ``source``/``target`` are
     ConnectionSettings in wire format, secrets included: they are sent over the control link only. ``rack``: the
     preferred one to read from. ``skip_refused``: skip records that the target refuses permanently. ``compression``: for
@@ -107,13 +93,13 @@ class SliceSettings(Wired):
     fetch_max_bytes: int = 16 * 1024 * 1024
     partition_max_bytes: int | None = None
     buffer_bytes: int = 48 * 1024 * 1024
-    batch_bytes: int = DEFAULT_BATCH_BYTES
+    batch_bytes: int = types.DEFAULT_BATCH_BYTES
     in_flight_requests: int = 64
     in_flight_bytes: int = 16 * 1024 * 1024
     progress_interval_ms: int = 100
     rack: str = ""
     skip_refused: bool = False
-    compression: Compression = NO_COMPRESSION
+    compression: types.Compression = types.NO_COMPRESSION
     transform_sql: str = ""
     chain: dict[str, Any] | None = field(default=None, repr=False)
     by_key: bool = False
@@ -122,11 +108,9 @@ class SliceSettings(Wired):
     target_alias: str = ""
 
     def partition_held_bytes(self, partitions: int) -> int:
-        """Return the buffered bytes up to which a partition is fetched again, if the slice copies ``partitions``.
-
-        All partitions together hold half of ``buffer_bytes``, so that slow ones leave room for the others. With few
-        partitions this is more than one fetch each, so that none waits for its next one.
-        """
+        """Return the buffered bytes up to which a partition is fetched again, if the slice copies ``partitions``. All
+        partitions together hold half of ``buffer_bytes``, so that slow ones leave room for the others. With few
+        partitions this is more than one fetch each, so that none waits for its next one."""
         if self.partition_max_bytes is not None:
             return 2 * self.partition_max_bytes
         share = self.buffer_bytes // 2 // max(partitions, 1)
@@ -140,12 +124,10 @@ class SliceSettings(Wired):
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionTerms(Wired):
-    """How a slice fills transactions.
-
-    ``version`` is the target's finalised ``transaction.version``. A transaction ends once all that was read is
-    acknowledged, but not within ``spacing_ms`` of the previous one; or once it has lasted ``length_ms``.
-    """
+class TransactionTerms(types.Wired):
+    """How a slice fills transactions. ``version`` is the target's finalised ``transaction.version``. A transaction ends
+    once all that was read is acknowledged, but not within ``spacing_ms`` of the previous one; or once it has lasted
+    ``length_ms``."""
 
     transactional_id: str
     version: int
@@ -170,7 +152,7 @@ class PartitionProgress:
     the latter two with a ``reason`` for operators, and with ``gap`` if a log was truncated, recreated or deleted.
     """
 
-    source: TopicPartition
+    source: types.TopicPartition
     next_source_offset: int
     last_source_epoch: int
     target_end: int
@@ -181,11 +163,11 @@ class PartitionProgress:
     records: int
     bytes: int
     batches: dict[str, int]
-    runs: list[Run] = field(default_factory=list)
-    skips: list[Skip] = field(default_factory=list)
+    runs: list[types.Run] = field(default_factory=list)
+    skips: list[types.Skip] = field(default_factory=list)
     dropped: int = 0
     changed: int = 0
-    state: str = RUNNING
+    state: str = types.RUNNING
     reason: str = ""
     error: str = ""
     gap: Gap | None = None
@@ -197,7 +179,7 @@ class PartitionProgress:
     @classmethod
     def from_wire(cls, data: list[Any]) -> Self:
         gap, source, *values = data  # by index, because a worker gets thousands a second
-        one = cls(TopicPartition(*source), *values)
+        one = cls(types.TopicPartition(*source), *values)
         one.runs = [(upstream, downstream, count) for upstream, downstream, count in one.runs]
         one.skips = [(first, last, code) for first, last, code in one.skips]
         one.gap = Gap.from_wire(gap) if gap else None
@@ -275,11 +257,8 @@ class Link:
             self._writer.writelines((_LENGTH.pack(len(data)), data))
 
     async def receive(self, max_bytes: int | None = None) -> Message:
-        """Return the next message.
-
-        ``max_bytes`` limits a peer that is not authenticated yet. Raises :class:`LinkClosed` at the end of the link,
-        and if a frame or a message is too long.
-        """
+        """Return the next message. ``max_bytes`` limits a peer that is not authenticated yet. Raises
+        :class:`LinkClosed` at the end of the link, and if a frame or a message is too long."""
         data = bytearray()
         try:
             continues = True
@@ -349,10 +328,8 @@ _LOGGERS: Final = ("connect", "connectors")
 
 
 class LogForwarder(logging.Handler):
-    """Passes warnings and errors to ``report`` as messages of the link; only for the thread of the slice's loop.
-
-    Of each kind (one log statement, with any arguments) it sends one every ``every_s``, with the number of the others.
-    """
+    """Passes warnings and errors to ``report`` as messages of the link; only for the thread of the slice's loop. Of
+    each kind (one log statement, with any arguments) it sends one every ``every_s``, with the number of the others."""
 
     def __init__(
         self,
@@ -378,8 +355,7 @@ class LogForwarder(logging.Handler):
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
             text += f": {type(error).__name__}: {error}"
-        unreported = self._unreported.pop(kind, 0)
-        if unreported:
+        if unreported := self._unreported.pop(kind, 0):
             text += f" (and {unreported} more like it)"
         cause = cause_of(record)
         reported = None if cause is None else [cause.text, sorted(cause.addresses)]
@@ -389,12 +365,9 @@ class LogForwarder(logging.Handler):
 @contextmanager
 def forwarding_logs(report: Callable[[dict[str, Any]], None]) -> Iterator[None]:
     """Within the context, send warnings of our modules with ``report``."""
-    log_forwarder = LogForwarder(report)
-    loggers = [logging.getLogger(name) for name in _LOGGERS]
-    for logger in loggers:
-        logger.addHandler(log_forwarder)
-    try:
+    forwarder = LogForwarder(report)
+    with contextlib.ExitStack() as stack:
+        for logger in map(logging.getLogger, _LOGGERS):
+            logger.addHandler(forwarder)
+            stack.callback(logger.removeHandler, forwarder)
         yield
-    finally:
-        for logger in loggers:
-            logger.removeHandler(log_forwarder)

@@ -124,10 +124,8 @@ async def flow_site(props: Mapping[str, str], worker: Mapping[str, str]) -> Asyn
     """Open a site for reading. ``props`` is the config of a checkpoint connector, ``worker`` that of its worker.
 
     A worker has no ``mm2.properties``. So what the file says of the reverse flow is derived: the names are the
-    defaults, and the flow counts as enabled if it has stored an offset map.
-
-    Raises:
-        ConfigError: A setting is invalid.
+    defaults, and the flow counts as enabled if it has stored an offset map. Raises ConfigError if a setting is
+    invalid.
     """
     await open_stores(props)
     checkpoints = checkpoint_settings(props)
@@ -170,8 +168,7 @@ def _settings(props: Mapping[str, str], worker: Mapping[str, str], name: str) ->
 
 
 async def _connector(checkpoints: CheckpointSettings, target: Cluster) -> str:
-    """Return the name under which the flow's positions are stored; if there are several or none, that of a dedicated
-    mirror."""
+    """Return the name under which the flow's positions are stored; a dedicated mirror's unless there is just one."""
     usual = Connector.SOURCE.value
     try:
         async with asyncio.timeout(_LOOK_S):
@@ -306,33 +303,29 @@ class Lease:
         self.lost: HeliographError | None = None
 
     async def claim(self) -> None:
-        """Take the lease. Raises InHand. Of two runs that start at the same moment the later one wins."""
+        """Take the lease. Raises FailoverInProgress. Of two runs that start at the same moment the later one wins."""
         await await_free(lambda: look(self._target, self._topic, self._flow), self.record)
         await self._writer.open()
         await gather_limited(lambda lane: lane.open(), self.lanes, LANES)
         await self.store()
 
     async def store(self, *, step: str | None = None, records: Sequence[OutRecord] = ()) -> None:
-        """Renew the lease and write ``records`` with it. Raises InHand if another operator has taken it over."""
-        until_ms = wall_ms() + int(LEASE_S * 1000)
-        await self._store(
-            replace(self.record, until_ms=until_ms, step=self.record.step if step is None else step), records
-        )
+        """Renew the lease and write ``records`` with it. Raises FailoverInProgress if another operator took it over."""
+        until_ms, now = wall_ms() + int(LEASE_S * 1000), self.record.step if step is None else step
+        await self._store(replace(self.record, until_ms=until_ms, step=now), records)
 
     async def _store(self, record: LeaseRecord, more: Sequence[OutRecord] = ()) -> None:
         self.record = record
+        lease = OutRecord(self._topic, encode_key(self._flow), encode(record), PARTITION_KEY)
         try:
-            await self._writer.write(
-                [OutRecord(self._topic, encode_key(self._flow), encode(record), PARTITION_KEY), *more]
-            )
+            await self._writer.write([lease, *more])
         except Superseded:
-            raise FailoverInProgress(
-                f"another operator has taken over the failover {self._flow}; this run stops"
-            ) from None
+            taken = f"another operator has taken over the failover {self._flow}; this run stops"
+            raise FailoverInProgress(taken) from None
 
     async def check(self) -> None:
         """Renew before a change outside a transaction: another operator may have taken over while this process was
-        frozen. Raises InHand."""
+        frozen. Raises FailoverInProgress."""
         self.check_not_lost()
         await self.store()
 
@@ -365,7 +358,7 @@ async def await_free(
     look_s: float = 1.0,
 ) -> None:
     """Return once the lease is free. Clocks of two machines may differ, so a lease that was not released is watched for
-    ``watch_s``, in which a live holder renews it. Raises InHand if it is renewed."""
+    ``watch_s``, in which a live holder renews it. Raises FailoverInProgress if it is renewed."""
     known = await read()
     clock = asyncio.get_running_loop().time
     give_up_s = clock() + watch_s
@@ -382,14 +375,14 @@ def _is_free(known: LeaseRecord, mine: LeaseRecord) -> bool:
 
 
 async def await_no_failback(site: Site, mine: LeaseRecord) -> None:
-    """Wait until no operator moves readers in the other direction. Raises InHand. Call it while holding a lease, so
-    that a later run in that direction finds it."""
+    """Wait until no operator moves readers in the other direction, while holding a lease that a later run there finds.
+    Raises FailoverInProgress."""
     await await_free(lambda: look(site.source, site.back.map_topic, site.back.flow), mine)
 
 
 @contextlib.asynccontextmanager
 async def hold(site: Site, command: str) -> AsyncIterator[Lease]:
-    """Hold the lease on what moves to the site's target. Raises InHand if another operator holds it."""
+    """Hold the lease on what moves to the site's target. Raises FailoverInProgress if another operator holds it."""
     flow = site.flow.flow
     await record_settings(site.flow).make_topic(site.target_admin)
     host = platform.node()
@@ -414,6 +407,6 @@ def _user() -> str:
         return "unknown"  # the user has no entry on this machine
 
 
-def returns(flow: MirrorSourceSettings, back: MirrorSourceSettings, source_topic: str, target_topic: str) -> bool:
+def returns(back: MirrorSourceSettings, source_topic: str, target_topic: str) -> bool:
     """Whether the reverse flow would copy ``target_topic`` into ``source_topic``, which it was copied from."""
     return back.should_mirror(target_topic) and back.remote_topic(target_topic) == source_topic

@@ -47,11 +47,8 @@ _NONE: Final = frozenset({91, 35})
 
 
 async def only_at_source(source: Cluster, target: Cluster, workers: Collection[str] = ()) -> list[str]:
-    """Note quotas, SCRAM users, ACLs and transactional ids that only the source has, and what a cluster does not show.
-
-    Args:
-        workers: Worker groups of the mirror, whose transactional ids are left out.
-    """
+    """Note quotas, SCRAM users, ACLs and transactional ids that only the source has, without those of the mirror's
+    ``workers`` (groups), and what a cluster does not show."""
     ours = (_OURS, *(name for group in workers for name in (f"{group}-", f"{_LEADER}{group}")))
     notes, hidden = [], []
     for what, look in _LOOKS.items():
@@ -124,11 +121,8 @@ _LOG_APPEND_TIME: Final = "LogAppendTime"
 
 
 class _Looks:
-    """Reads that run at the same time. One without an answer by its deadline is reported, and delays no other.
-
-    Args:
-        clusters: Aliases for the report.
-    """
+    """Reads that run at the same time. One without an answer by its deadline is reported, with the aliases
+    ``clusters``, and delays no other."""
 
     def __init__(self, scope: Scope, clusters: str) -> None:
         self._scope = scope
@@ -176,18 +170,16 @@ async def collect(site: Site, failover_options: FailoverOptions, back: FlowContr
         last_run = looks.begin("the last verification", _last_run(site, source), None, there)
         if source is not None:
             lagging = looks.begin("lag", _lag(site, failover_options, source, looks), None, here)
-            of_source = [
-                looks.begin("what only the source has", _only_at_source(site, looks), None),
-                looks.begin("where the reverse flow begins", _flow_back(site, failover_options, back, looks), None),
-            ]
+            workers = site.flow_workers, site.back_workers
+            only = looks.begin("what only the source has", only_at_source(source, site.target, workers), [])
+            begins = looks.begin("where the reverse flow begins", _flow_back(site, failover_options, back, looks), None)
             diverged = looks.begin("logs that were truncated", find_diverged(site.turned()), {})
         groups, stopped, lag = await looking, await states, None
         if source is not None:
             lag = await lagging
             groups = _with_diverged(groups, await diverged)
-            looks.notes += (await diverged).values()
-            for one in of_source:
-                await one
+            looks.notes += [*(await diverged).values(), *await only]
+            await begins
         if lag is not None:
             stopped |= {name: f"its lag could not be read: {why}" for name, why in lag.unknown.items()}
         verified, verified_error = None, ""
@@ -268,10 +260,6 @@ async def _last_run(site: Site, source: Cluster | None) -> LastVerification | He
         return await read_last_run(source, site.target, site.flow)
     except HeliographError as error:
         return error
-
-
-async def _only_at_source(site: Site, looks: _Looks) -> None:
-    looks.notes += await only_at_source(site.source, site.target, (site.flow_workers, site.back_workers))
 
 
 async def _flow_back(site: Site, failover_options: FailoverOptions, back: FlowControl | None, looks: _Looks) -> None:
@@ -355,19 +343,17 @@ async def _refused(site: Site, failover_options: FailoverOptions, groups: Groups
     goes_back = any(
         one.how is How.TIME or (one.goes_back and failover_options.rewinds_group(one.group)) for one in groups.moves
     )
-    if goes_back and site.checkpoints.sync_interval_s is not None:
-        members = (await group_state(site.target, site.flow_workers)).members
-        if members:
-            found.append(
-                f"sync.group.offsets of {flow} would undo --at and --rewind, because its workers run and move groups "
-                "forward. Set sync.group.offsets.enabled = false, restart the workers and run this again"
-            )
+    syncs = site.checkpoints.sync_interval_s is not None
+    if goes_back and syncs and (await group_state(site.target, site.flow_workers)).members:
+        found.append(
+            f"sync.group.offsets of {flow} would undo --at and --rewind, because its workers run and move groups "
+            "forward. Set sync.group.offsets.enabled = false, restart the workers and run this again"
+        )
     return found
 
 
 async def _with_clocks(site: Site, groups: Groups) -> tuple[Groups, list[str]]:
-    """Add findings for groups whose target offsets come from the time of copying, and note topics for which the
-    timestamp type is unknown."""
+    """Add findings for groups that would move by the time of copying; note topics of unknown timestamp type."""
     topics = {one.target[0] for one in groups.moves if one.how is How.TIME}
     kinds = await topic_values(site.target, topics, "message.timestamp.type")
     readers = {(one.group, one.target[0]) for one in groups.moves if kinds.get(one.target[0]) == _LOG_APPEND_TIME}
@@ -380,10 +366,8 @@ async def _with_clocks(site: Site, groups: Groups) -> tuple[Groups, list[str]]:
         for group, topic in sorted(readers)
     ]
     unreported = sorted(topics - kinds.keys())
-    notes = (
-        [f"{named(unreported)} may have LogAppendTime, so that --at means the time of copying"] if unreported else []
-    )
-    return replace(groups, findings=(*groups.findings, *findings)), notes
+    note = f"{named(unreported)} may have LogAppendTime, so that --at means the time of copying"
+    return replace(groups, findings=(*groups.findings, *findings)), [note] if unreported else []
 
 
 def why_several(name: str, flow: str, stored: Collection[tuple[str, TopicPartition]]) -> list[str]:

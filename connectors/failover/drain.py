@@ -14,15 +14,7 @@ from typing import Final, NamedTuple, Protocol
 from connect.api.policy import ReplicationPolicy
 from connect.core.errors import PermanentError, RetriableError
 from connect.core.wording import counted, named
-from connect.kafka.authorization import (
-    ALL_USERS,
-    AclBinding,
-    AclFilter,
-    create_acls,
-    delete_acls,
-    describe_acls,
-    refusal_of_writers,
-)
+from connect.kafka import authorization
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.concurrency import gather_limited
 from connect.kafka.log.committed_offsets import Partition, group_state
@@ -49,9 +41,9 @@ _KEEP_OPEN: Final = (
 )
 
 
-def rules(topics: Collection[str]) -> list[AclBinding]:
+def rules(topics: Collection[str]) -> list[authorization.AclBinding]:
     """Return the ACLs that deny writes to everyone; the cluster's super users can still write."""
-    return [refusal_of_writers(topic) for topic in sorted(topics)]
+    return [authorization.refusal_of_writers(topic) for topic in sorted(topics)]
 
 
 class FirstRules(NamedTuple):
@@ -68,7 +60,7 @@ async def first_rules(source: Cluster, topics: Collection[str]) -> FirstRules:
     if is_open is False:
         return FirstRules()
     # Any ACL, even one that denies, closes its topic to principals it does not name (Kafka StandardAuthorizerData).
-    there = await describe_acls(source, AclFilter(resource_type="TOPIC"))
+    there = await authorization.describe_acls(source, authorization.AclFilter(resource_type="TOPIC"))
     closing = named(sorted(topic for topic in topics if not any(rule.is_of_topic(topic) for rule in there)))
     if not closing:
         return FirstRules()
@@ -87,19 +79,21 @@ async def first_rules(source: Cluster, topics: Collection[str]) -> FirstRules:
 
 async def denied_already(source: Cluster, topics: Collection[str]) -> set[str]:
     """Return topics that have exactly this ACL. Raises what :func:`connect.kafka.authorization.describe_acls` does."""
-    there = await describe_acls(source, AclFilter(resource_type="TOPIC", principal=ALL_USERS, permission="DENY"))
+    there = await authorization.describe_acls(
+        source, authorization.AclFilter(resource_type="TOPIC", principal=authorization.ALL_USERS, permission="DENY")
+    )
     return {one.resource_name for one in rules(topics) if one in there}
 
 
 async def deny_writes(source: Cluster, topics: Collection[str]) -> None:
     """Add the ACLs. Raises SecurityDisabled if the cluster has no authorizer, and what
     :func:`connect.kafka.authorization.create_acls` raises."""
-    _raise_first((await create_acls(source, rules(topics))).values())
+    _raise_first((await authorization.create_acls(source, rules(topics))).values())
 
 
 async def allow_writes(source: Cluster, topics: Collection[str]) -> None:
     """Delete the ACLs. Raises SecurityDisabled if the cluster has no authorizer."""
-    _raise_first((await delete_acls(source, rules(topics))).values())
+    _raise_first((await authorization.delete_acls(source, rules(topics))).values())
 
 
 def _raise_first(outcomes: Collection[Exception | None]) -> None:

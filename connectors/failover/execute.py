@@ -91,7 +91,7 @@ class GroupMover:
         self._report = report
 
     async def move_all(self, groups: Iterable[Sequence[GroupMove]]) -> list[GroupFinding]:
-        """Move groups, and return why some were not. Raises InHand if another operator has taken over."""
+        """Move groups, and return why some were not. Raises FailoverInProgress if another operator has taken over."""
         return await self.change_all(
             [
                 Change(
@@ -108,7 +108,7 @@ class GroupMover:
     async def change_all(self, changes: Collection[Change], done: str) -> list[GroupFinding]:
         """Make changes, each in its own transaction, and return why some were not made; ``done`` is the verb to report.
 
-        Raises InHand if another operator has taken over.
+        Raises FailoverInProgress if another operator has taken over.
         """
         waiting = deque(changes)
         findings: list[GroupFinding] = []
@@ -146,9 +146,8 @@ class GroupMover:
         except HeliographError as error:
             return GroupFinding(one.group, GroupRule.NOT_MOVED, f"was not changed: {error}")
         if any(now.get(place, NO_OFFSET).offset != wanted.offset for place, wanted in one.wanted.items()):
-            return GroupFinding(
-                one.group, GroupRule.USED_MEANWHILE, "has committed other offsets meanwhile, which were kept"
-            )
+            why = "has committed other offsets meanwhile, which were kept"
+            return GroupFinding(one.group, GroupRule.USED_MEANWHILE, why)
         return None
 
     async def _why_not(self, change: Change) -> list[GroupFinding]:
@@ -197,7 +196,7 @@ class Failover:
         """Do what ``looked`` plans, as far as it still holds.
 
         Raises:
-            InHand: Another operator holds the lease.
+            FailoverInProgress: Another operator holds the lease.
             RetriableError: The same command can run again.
             PermanentError: Something has to be fixed first. What was done stays done.
         """
@@ -317,10 +316,8 @@ class Failover:
     ) -> None:
         """Runs before any group moves: otherwise readers would continue while what they read may be copied back."""
         await self._step(lease, "set where the reverse flow begins")
-        site = self._site
-        due, objections = await reverse_flow_check(
-            site, ends, self._back, leaves_unreplicated=self._options.leaves_unreplicated
-        )
+        site, leaves_unreplicated = self._site, self._options.leaves_unreplicated
+        due, objections = await reverse_flow_check(site, ends, self._back, leaves_unreplicated=leaves_unreplicated)
         if objections:
             raise PermanentError(f"{named(objections, between='; ')}. Then run this again")
         if due:
@@ -429,9 +426,8 @@ async def rehearse(site: Site, failover_options: FailoverOptions, *, names_recor
     passed("collect")
     found = plan(snapshot, failover_options)
     passed("plan")
-    proofs = await prove(
-        site, found.moves, failover_options.sample, is_gone=failover_options.is_gone or bool(snapshot.source_error)
-    )
+    is_gone = failover_options.is_gone or bool(snapshot.source_error)
+    proofs = await prove(site, found.moves, failover_options.sample, is_gone=is_gone)
     proofs = proofs if names_records else [one.without_records() for one in proofs]
     found = found.with_blocked(differing(proofs))
     passed("sample")
@@ -441,11 +437,8 @@ async def rehearse(site: Site, failover_options: FailoverOptions, *, names_recor
     moves = found.moves
     group = f"heliograph-rehearse-{uuid.uuid4().hex[:8]}"
     readable = await next_records(site.target, {one.target: one.after for one in moves}, _RECORDS, True, group_id=group)
-    unread = [
-        about(one, GroupRule.UNREADABLE, f"could not be read from offset {one.after}")
-        for one in moves
-        if one.target not in readable
-    ]
+    failed = [one for one in moves if one.target not in readable]
+    unread = [about(one, GroupRule.UNREADABLE, f"could not be read from offset {one.after}") for one in failed]
     return Rehearsal(found.with_blocked(unread), tuple(proofs), took_s, estimated_s, len(moves) - len(unread))
 
 
@@ -458,8 +451,7 @@ def _verification_s(snapshot: Snapshot, failover_options: FailoverOptions) -> fl
 
 
 async def _estimate(site: Site, snapshot: Snapshot, found: Plan) -> dict[str, float]:
-    """Estimate the drain by the age of the oldest record that waits, the stop by two checks, and moves by the round
-    trips of some groups."""
+    """Estimate the drain by the oldest waiting record, the stop by two checks, moves by round trips of some groups."""
     some, began_s = found.ready[:_MEASURED], time.monotonic()
     for one in some:
         await listed_group(site.target, one.group)

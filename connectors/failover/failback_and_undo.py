@@ -17,30 +17,13 @@ from connect.core.errors import HeliographError, PermanentError
 from connect.core.wording import counted, named
 from connect.kafka.concurrency import gather_limited
 from connect.kafka.log.committed_offsets import NO_OFFSET, Committed, Partition, committed
+from connectors.failover import drain, reverse_flow
 from connectors.failover.clusters_and_lease import Lease, Site, hold, returns
 from connectors.failover.collect_snapshot import collect
-from connectors.failover.drain import (
-    FlowControl,
-    Report,
-    allow_writes,
-    copied_ends,
-    how_to_start,
-    stop_flow,
-    why_back_runs,
-    why_running,
-)
 from connectors.failover.execute import Change, Failover, FailoverResult, GroupMover
 from connectors.failover.journal import FailoverRun, GroupBefore, Journal, RunState, StartBefore, denied_by, read_runs
 from connectors.failover.log_comparison import Verify
 from connectors.failover.plan import FailoverOptions, Plan, plan
-from connectors.failover.reverse_flow import (
-    ReverseFlow,
-    comes_back,
-    reverse_flow_check,
-    store_starts,
-    undo_starts,
-    would_skip,
-)
 from connectors.failover.snapshot import Snapshot
 from connectors.internal_topics import read_positions, read_states, record_settings
 
@@ -60,8 +43,8 @@ class Failback:
         self,
         site: Site,
         failover_options: FailoverOptions,
-        report: Report,
-        controls: tuple[FlowControl | None, FlowControl | None] = (None, None),
+        report: drain.Report,
+        controls: tuple[drain.FlowControl | None, drain.FlowControl | None] = (None, None),
         verify: Verify | None = None,
     ) -> None:
         self._site = site
@@ -92,15 +75,15 @@ class Failback:
             return looked
         due, objections = await self._reverse_flow()
         if not self._options.leaves_unreplicated:
-            objections += await would_skip(there)
+            objections += await reverse_flow.would_skip(there)
         note = f"{site.flow.flow} begins where {there.flow.flow} ended, in {counted(len(due), 'partition')}"
         return replace(
             looked, obstacles=(*looked.obstacles, *objections), notes=(*looked.notes, note) if due else looked.notes
         )
 
-    async def _reverse_flow(self, report: Report | None = None) -> ReverseFlow:
-        ends = await copied_ends(self._there, report)
-        return await reverse_flow_check(
+    async def _reverse_flow(self, report: drain.Report | None = None) -> reverse_flow.ReverseFlow:
+        ends = await drain.copied_ends(self._there, report)
+        return await reverse_flow.reverse_flow_check(
             self._there, ends, self._control, leaves_unreplicated=self._options.leaves_unreplicated
         )
 
@@ -124,19 +107,19 @@ class Failback:
             if keeps_names:
                 self._report(f"{site.flow.flow} stays stopped, because topics keep their names; a failback starts it")
             else:
-                self._report(f"{site.flow.flow} is stopped; to start it: {how_to_start(self._control)}")
+                self._report(f"{site.flow.flow} is stopped; to start it: {drain.how_to_start(self._control)}")
             return done
 
     async def _let_in(self, denied: Collection[str]) -> None:
         """Allow writes, for this flow too: partitions stopped by the denial stay so until it is restarted."""
         site = self._site
-        await allow_writes(site.target, denied)
+        await drain.allow_writes(site.target, denied)
         self._report(f"cluster {site.flow.target_alias} accepts writers of {counted(len(denied), 'topic')} again")
         states = await read_states(site.target, record_settings(site.flow))
         still = [str(one) for one, state in sorted(states.items()) if state.target_topic in denied]
         if still:
             self._report(f"{site.flow.flow} is restarted, because these partitions are stopped: {named(still)}")
-            await stop_flow(site, self._control, self._report, lambda: None, self._options.timeout_s)
+            await drain.stop_flow(site, self._control, self._report, lambda: None, self._options.timeout_s)
 
     async def _prepare(self, held: Lease, journal: Journal) -> bool:
         """Make the flow begin after what came from its target. Return whether topics keep their names."""
@@ -144,13 +127,13 @@ class Failback:
         there = self._there
         if not await self._keeps_names():
             return False
-        await stop_flow(there, self._back, self._report, lambda: None, self._options.timeout_s)
+        await drain.stop_flow(there, self._back, self._report, lambda: None, self._options.timeout_s)
         due, objections = await self._reverse_flow(self._report)
         if objections:
             raise PermanentError(f"{objections[0]}. Then run this again")
         if due:
             await journal.store(begins=due)
-            await store_starts(there, due)
+            await reverse_flow.store_starts(there, due)
             self._report(f"{self._site.flow.flow} will begin after what {there.flow.flow} copied")
         return True
 
@@ -158,9 +141,9 @@ class Failback:
         """Whether anything would be copied back to where it came from."""
         there = self._there
         positions = await read_positions(there.target, there.flow.map_topic, there.flow.name)
-        if any(returns(there.flow, there.back, one.topic, each.target_topic) for one, each in positions.items()):
+        if any(returns(there.back, one.topic, each.target_topic) for one, each in positions.items()):
             return True
-        return bool(await comes_back(there, positions))
+        return bool(await reverse_flow.comes_back(there, positions))
 
     async def _start(self, held: Lease) -> None:
         await held.store(step="start the flow")
@@ -235,7 +218,11 @@ async def read_again(site: Site, run: FailoverRun) -> FailoverRun:
 
 
 async def roll_back(
-    site: Site, run: FailoverRun, lease: Lease, report: Report, controls: tuple[FlowControl | None, FlowControl | None]
+    site: Site,
+    run: FailoverRun,
+    lease: Lease,
+    report: drain.Report,
+    controls: tuple[drain.FlowControl | None, drain.FlowControl | None],
 ) -> list[str]:
     """Undo what ``run`` did, and only that, and allow writes that it denied. Return what was not undone, and why."""
     left: list[str] = []
@@ -243,10 +230,10 @@ async def roll_back(
     journal = Journal(site, lease, run, await read_runs(site))
     begins, starts = list[StartBefore](), list[StartBefore]()
     if run.begins:
-        begins, why_not = await _begins_back(site.turned(), run.begins, await why_running(site, control))
+        begins, why_not = await _begins_back(site.turned(), run.begins, await drain.why_running(site, control))
         left += why_not
     if run.starts:
-        starts, why_not = await _begins_back(site, run.starts, await why_back_runs(site, back))
+        starts, why_not = await _begins_back(site, run.starts, await drain.why_back_runs(site, back))
         left += why_not
     changes, why_not = await look(site, run)
     left += why_not
@@ -254,7 +241,7 @@ async def roll_back(
     left += [f"group {one.group}: {one}" for one in findings]
     if refused := journal.denied:
         await lease.check()
-        await allow_writes(site.source, refused)
+        await drain.allow_writes(site.source, refused)
         report(f"cluster {site.flow.source_alias} accepts writers of {counted(len(refused), 'topic')} again")
     # What was not undone stays in the journal, and can be undone later.
     state = RunState.OPEN if left else RunState.UNDONE
@@ -267,5 +254,5 @@ async def _begins_back(site: Site, rows: Sequence[StartBefore], runs: str) -> tu
     flow = site.back.flow
     if runs:
         return list(rows), [f"{flow} runs ({runs}), so where it begins was not restored"]
-    moved = await undo_starts(site, rows)
+    moved = await reverse_flow.undo_starts(site, rows)
     return moved, [f"{one.topic}-{one.partition}: {flow} has copied more since" for one in moved]

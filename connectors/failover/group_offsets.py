@@ -24,7 +24,7 @@ from connectors.failover.offset_lookup import LEADER_S, TargetOffsets, about, re
 from connectors.failover.plan import FailoverOptions
 from connectors.failover.snapshot import GroupFinding, GroupMove, GroupRule, Groups, How, TargetOffset, move_of
 from connectors.formats.mirror_records import Checkpoint
-from connectors.formats.types import TopicPartition
+from connectors.formats.types import TopicPartition, is_recreated
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Partition)
@@ -231,16 +231,14 @@ class GroupsLook:
         found, _ = await self._reported(wanted, self._options.at_ms)
         ends, failed = await self._reported(wanted, LATEST)
         offsets = {one: found[one] if found[one] >= 0 else ends[one] for one in wanted if one in found and one in ends}
-        timed = [
-            replace(one, after=offsets[one.target], metadata="", how=How.TIME) for one in moves if one.target in offsets
-        ]
-        return timed, [
-            about(
-                one, GroupRule.UNREADABLE, f"could not be read: {failed.get(one.target, 'its leader does not answer')}"
-            )
-            for one in moves
-            if one.target not in offsets
-        ]
+        timed, untimed = list[GroupMove](), list[GroupFinding]()
+        for one in moves:
+            if one.target in offsets:
+                timed.append(replace(one, after=offsets[one.target], metadata="", how=How.TIME))
+            else:
+                why = failed.get(one.target, "its leader does not answer")
+                untimed.append(about(one, GroupRule.UNREADABLE, f"could not be read: {why}"))
+        return timed, untimed
 
     async def _unseen(
         self, moves: Sequence[GroupMove], present: Mapping[str, Mapping[Partition, Committed]], others: Collection[str]
@@ -265,9 +263,8 @@ class GroupsLook:
             if not some or not (of_group or is_by_time):
                 findings.append(GroupFinding(group, GroupRule.NO_CHECKPOINT, _NO_CHECKPOINT))
             elif is_by_time:
-                more += [
-                    move_of(group, one, _UNKNOWN, TargetOffset(*one, -1, How.TIME), present[group]) for one in missing
-                ]
+                offsets = [TargetOffset(*one, -1, How.TIME) for one in missing]
+                more += [move_of(group, (one.topic, one.partition), _UNKNOWN, one, present[group]) for one in offsets]
             else:
                 unknown[group] = [one for one in missing if one not in present[group]]
         # An empty partition needs no checkpoint.
@@ -308,11 +305,8 @@ def streams_state(groups: Collection[str], topics: Collection[str]) -> list[Grou
 def why_not_mirrored(
     topic: str, partition: int, offset: int, flow: MirrorSourceSettings, others: Collection[str]
 ) -> str:
-    """Why a group at ``offset`` gets no offset of ``topic`` on the target.
-
-    Args:
-        others: Aliases of clusters that are neither the flow's source nor its target.
-    """
+    """Why a group at ``offset`` gets no offset of ``topic`` on the target; ``others`` are the aliases of clusters that
+    are neither the flow's source nor its target."""
     origin, upstream = flow.policy.topic_source(topic), flow.policy.upstream_topic(topic)
     if origin not in others:
         return f"reads {topic}, which {flow.flow} does not mirror: it gets no offset there"
@@ -337,7 +331,7 @@ def why_not_live(one: Checkpoint, live: Live | None, topic_id: UUID | None) -> s
             f"its checkpoint of {one.topic}-{one.partition} is stale: when the group was last seen it "
             "had no offset there, because the offset or the topic was deleted"
         )
-    if None not in (live[copy], topic_id) and live[copy] != topic_id:
+    if is_recreated(live[copy], topic_id):
         return f"its checkpoint of {one.topic}-{one.partition} is stale: the topic has been recreated since"
     return ""
 

@@ -151,18 +151,9 @@ def _runs(entries: Sequence[Mapping[str, Any]]) -> list[FailoverRun]:
             groups.setdefault(one["run"], {})[one["group"]] = tuple(GroupBefore(one["group"], *row) for row in rows)
         else:
             starts, begins = (tuple(StartBefore(*row) for row in some) for some in rows)
-            runs[one["run"]] = FailoverRun(
-                one["run"],
-                one["from"],
-                one["to"],
-                one["owner"],
-                one["command"],
-                one["updated_ms"],
-                RunState(one["state"]),
-                starts=starts,
-                begins=begins,
-                denied=tuple(one["denied"]),
-            )
+            head = one["run"], one["from"], one["to"], one["owner"], one["command"], one["updated_ms"]
+            state, denied = RunState(one["state"]), tuple(one["denied"])
+            runs[one["run"]] = FailoverRun(*head, state, starts=starts, begins=begins, denied=denied)
     return sorted((replace(run, groups=groups.get(run.id, {})) for run in runs.values()), key=lambda run: run.id)
 
 
@@ -232,7 +223,9 @@ class Journal:
         begins: Sequence[StartBefore] | None = None,
         denied: Sequence[str] | None = None,
     ) -> None:
-        """Store what is about to be changed. None: unchanged; empty ``denied``: of earlier runs too. Raises InHand."""
+        """Store what is about to be changed. None: unchanged; empty ``denied``: of earlier runs too.
+
+        Raises FailoverInProgress."""
         run = replace(
             self.run,
             owner=self._lease.record.owner,

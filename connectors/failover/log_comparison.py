@@ -29,7 +29,7 @@ from connect.kafka.log.topic_admin import perhaps_compacted
 from connectors.failover.clusters_and_lease import Site
 from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, How, SampleCheck
 from connectors.formats.position import Position
-from connectors.formats.types import TopicPartition
+from connectors.formats.types import TopicPartition, is_recreated
 from connectors.offset_map.reader import MapReader
 from connectors.verification.alignment import abbreviate
 from connectors.verification.report import VerificationResult, headline
@@ -63,7 +63,7 @@ async def unreplicated_ranges(
     of an earlier topic, with another id than ``topic_id``, do not count."""
     copied: list[Range] = []
     for pair in copies.pairs_to(log):
-        if None not in (topic_id, pair.target_topic_id) and topic_id != pair.target_topic_id:
+        if is_recreated(topic_id, pair.target_topic_id):
             continue
         for chunk in copies.chunks(pair):
             copied += [
@@ -116,7 +116,7 @@ def became(position: Position, topic_id: UUID | None, begin: int, end: int, epoc
 
     ``epoch_end`` is where the leader epoch of the last batch copied ends now; -1 if unknown.
     """
-    if None not in (topic_id, position.source_topic_id) and topic_id != position.source_topic_id:
+    if is_recreated(topic_id, position.source_topic_id):
         return Log(Fate.RECREATED, topic_id, begin, end)
     copied = position.next_source_offset
     same_to = min(copied, end, epoch_end if epoch_end >= 0 else copied)
@@ -169,13 +169,12 @@ async def prove(site: Site, moves: Sequence[GroupMove], count: int, *, is_gone: 
     Records that either flow changes are not compared, nor are those of compacted topics, because the cleaner may have
     removed different records on each side.
     """
-    if why := "the source is gone" if is_gone else "" if count else "--sample 0":
+    changing = [one for one in (site.flow, site.back) if one.changing_key]
+    why = ", ".join(f"{one.flow} changes records ({one.changing_key})" for one in changing)
+    if is_gone or not count:
+        why = "the source is gone" if is_gone else "--sample 0"
+    if why:
         return [_proof(one, 0, NOT_COMPARED, why) for one in moves]
-    changing = [
-        f"{one.flow} changes records ({one.changing_key})" for one in (site.flow, site.back) if one.changing_key
-    ]
-    if changing:
-        return [_proof(one, 0, NOT_COMPARED, ", ".join(changing)) for one in moves]
     source, target = site.source, site.target
     reasons = await _not_comparable(source, target, moves)
     found = [_proof(one, 0, NOT_COMPARED, why) for one, why in zip(moves, reasons, strict=True) if why]
@@ -191,12 +190,9 @@ async def prove(site: Site, moves: Sequence[GroupMove], count: int, *, is_gone: 
                 why = f"the {'target' if one.source in ours else 'source'} could not be read in time"
             elif not ours[one.source]:
                 more = len(theirs[one.target])
-                why = "nothing follows on the source"
-                why += f"; {_more('target', more)}" if more else ""
-            if why:
-                found.append(_proof(one, 0, NOT_COMPARED, why))
-            else:
-                found.append(compare(one, ours[one.source], theirs[one.target]))
+                why = "nothing follows on the source" + (f"; {_more('target', more)}" if more else "")
+            compared = None if why else compare(one, ours[one.source], theirs[one.target])
+            found.append(compared or _proof(one, 0, NOT_COMPARED, why))
     return sorted(found, key=lambda one: (one.group, one.source))
 
 
@@ -260,10 +256,9 @@ def _difference(ours: Any, theirs: Any) -> str:
 
 
 def _proof(move: GroupMove, records: int, outcome: str, why: str = "") -> SampleCheck:
-    source, target = (f"{topic}-{partition}" for topic, partition in (move.source, move.target))
-    return SampleCheck(
-        move.group, f"{source} at {move.source_offset}", f"{target} at {move.after}", records, outcome, why
-    )
+    (topic, partition), (to_topic, to_partition) = move.source, move.target
+    places = f"{topic}-{partition} at {move.source_offset}", f"{to_topic}-{to_partition} at {move.after}"
+    return SampleCheck(move.group, *places, records, outcome, why)
 
 
 def _rounds(moves: Sequence[GroupMove]) -> list[list[GroupMove]]:

@@ -21,7 +21,7 @@ from connectors.checkpoint.offset_translation import OffsetSyncReader, Translato
 from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.failover.snapshot import GroupFinding, GroupMove, GroupRule, How, LastKnown, TargetOffset
 from connectors.formats.position import Position
-from connectors.formats.types import TopicPartition
+from connectors.formats.types import TopicPartition, is_recreated
 from connectors.offset_map.reader import MapLimits, MapReader
 from connectors.offset_map.runs_and_chunks import MapPair, MappedOffset
 from connectors.offset_map.runs_and_chunks import OffsetLocation as Lies
@@ -78,9 +78,7 @@ class _Map:
     def _is_there(self, pair: MapPair) -> bool:
         reported = (pair.source_topic, pair.source_topic_id), (pair.target_topic, pair.target_topic_id)
         for cluster, ids, (name, topic_id) in zip(self._clusters, self._ids, reported, strict=True):
-            if cluster is not None and (
-                name not in ids or (None not in (topic_id, ids[name]) and topic_id != ids[name])
-            ):
+            if cluster is not None and (name not in ids or is_recreated(ids[name], topic_id)):
                 return False
         return True
 

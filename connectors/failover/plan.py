@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -76,9 +77,6 @@ class FailoverOptions:
     def rewinds_group(self, group: str) -> bool:
         return has(self.rewinds, group)
 
-    def accepts_for(self, group: str, rule: GroupRule) -> bool:
-        return has(self.accepts.get(_WORDS.get(rule, rule), frozenset()), group)
-
 
 @dataclass(frozen=True, slots=True)
 class GroupFailoverPlan:
@@ -123,9 +121,8 @@ class Plan:
     @property
     def can_go(self) -> bool:
         """Whether a group is ready or already moved, and nothing prevents the failover."""
-        return not self.obstacles and any(
-            one.outcome in (GroupOutcome.READY, GroupOutcome.IN_PLACE) for one in self.groups
-        )
+        movable = (GroupOutcome.READY, GroupOutcome.IN_PLACE)
+        return not self.obstacles and any(one.outcome in movable for one in self.groups)
 
     def with_blocked(self, findings: Sequence[GroupFinding]) -> Plan:
         """Return the plan with more findings, which block their groups."""
@@ -193,7 +190,8 @@ def _remedy(one: GroupFinding) -> str:
 
 def is_blocking(one: GroupFinding, failover_options: FailoverOptions | None = None) -> bool:
     """Whether a finding keeps its group from moving."""
-    return one.rule in _REMEDIES and not (failover_options or FailoverOptions()).accepts_for(one.group, one.rule)
+    accepted = failover_options.accepts.get(_WORDS.get(one.rule, one.rule), ()) if failover_options else ()
+    return one.rule in _REMEDIES and not has(accepted, one.group)
 
 
 def plan(snapshot: Snapshot, failover_options: FailoverOptions) -> Plan:
@@ -202,18 +200,17 @@ def plan(snapshot: Snapshot, failover_options: FailoverOptions) -> Plan:
     if snapshot.is_gone and failover_options.at_ms is None:
         groups = with_moved(groups, snapshot.moved, failover_options)
     groups = without_rewinds(groups, failover_options)
-    stopped: dict[str, list[GroupFinding]] = {}
-    if not snapshot.is_gone:
-        for move in groups.moves:
-            name = f"{move.source[0]}-{move.source[1]}"
-            if (why := snapshot.stopped.get(name)) and not move.is_done:
-                one = GroupFinding(move.group, GroupRule.STOPPED, f"is not copied to its end: {why}", f"{name} ")
-                stopped.setdefault(move.group, []).append(one)
-    planned = []
-    for group in groups.found:
-        of_group = [one for one in groups.findings if one.group == group] + stopped.get(group, [])
-        moves = tuple(one for one in groups.moves if one.group == group)
-        planned.append(_group(group, moves, of_group, failover_options))
+    moves: dict[str, list[GroupMove]] = defaultdict(list)
+    findings: dict[str, list[GroupFinding]] = defaultdict(list)
+    for one in groups.findings:
+        findings[one.group].append(one)
+    for move in groups.moves:
+        moves[move.group].append(move)
+        name = f"{move.source[0]}-{move.source[1]}"
+        if not snapshot.is_gone and not move.is_done and (why := snapshot.stopped.get(name)):
+            what = f"is not copied to its end: {why}"
+            findings[move.group].append(GroupFinding(move.group, GroupRule.STOPPED, what, f"{name} "))
+    planned = [_group(each, tuple(moves[each]), findings[each], failover_options) for each in groups.found]
     return Plan(snapshot, tuple(planned), tuple(_obstacles(snapshot, failover_options)))
 
 

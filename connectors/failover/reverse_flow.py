@@ -51,7 +51,7 @@ async def starts_due(site: Site, ends: Mapping[TopicPartition, CopiedEnd]) -> Du
     returning = {
         one: position
         for one, position in positions.items()
-        if one in ends and returns(site.flow, site.back, one.topic, position.target_topic)
+        if one in ends and returns(site.back, one.topic, position.target_topic)
     }
     # A mirror of one direction may have no right to read the other's offsets.
     back = [position.target for position in returning.values()]

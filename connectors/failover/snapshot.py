@@ -19,8 +19,6 @@ NOT_COMPARED: Final = "not compared"
 
 
 class How(StrEnum):
-    """How a target offset was found."""
-
     EXACT = "exact"  # the offset map: the next record is the same one
     GAP = "gap"  # the map: not mirrored, so the next record after what was mirrored before
     END = "end of the copy"  # the map: not copied yet

@@ -69,7 +69,6 @@ class Mark(NamedTuple):
 
 
 def encode_mark(flow: str, source: TopicPartition, mark: Mark) -> tuple[bytes, bytes]:
-    """Return key and value."""
     content = {"format": _FORMAT, "source": source, **mark._asdict()}
     return encode_key(flow) + _APPENDED + text(str(source)), json.dumps(content).encode()
 
@@ -211,19 +210,11 @@ async def _selected(
     return {
         one: topic.topic_id
         for topic in (selected(site.flow.should_mirror, topics) if among is None else topics.values())
-        if not site.flow.policy.is_heartbeats_topic(topic.name) and _has_name(site, topic.name)
+        # A topic without a name on the target is not mirrored, and the flow reports it.
+        if not site.flow.policy.is_heartbeats_topic(topic.name) and site.flow.names.find(topic.name) is not None
         for index in topic.partitions
         if (one := TopicPartition(topic.name, index)) not in known and (among is None or one in among)
     }
-
-
-def _has_name(site: Site, topic: str) -> bool:
-    """Whether a topic has a name on the target: one without is not mirrored, and the flow reports it."""
-    try:
-        site.flow.remote_topic(topic)
-    except PermanentError:
-        return False
-    return True
 
 
 async def _brought(site: Site, among: Collection[TopicPartition]) -> dict[TopicPartition, list[Range]]:
@@ -275,7 +266,6 @@ async def export(site: Site, found: Sequence[Unreplicated], directory: Path) -> 
 
 
 def as_json(record: Any) -> dict[str, Any]:
-    """Return a record of aiokafka as JSON."""
     return {
         "topic": record.topic,
         "partition": record.partition,
@@ -357,7 +347,7 @@ def _writer(site: Site, batch_bytes: int) -> TransactionalWriter:
 def objection(site: Site, one: Unreplicated, compacted_topics: Collection[str]) -> str:
     """Why these are not appended; empty if they may be."""
     target = site.flow.target_alias
-    if not returns(site.flow, site.back, one.source.topic, one.target.topic):
+    if not returns(site.back, one.source.topic, one.target.topic):
         return (
             f"{site.flow.flow} copies {one.source.topic} into {one.target.topic}, where nothing else is written. Start "
             "it, and it copies these records"

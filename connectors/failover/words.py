@@ -126,9 +126,8 @@ def _last_known(found: Snapshot, now_ms: int) -> Iterator[Line]:
         yield Line(f"last known lag: unknown, because cluster {found.target} has no stored position of the flow")
         return
     age = f", last stored {_ago(now_ms - known.stored_ms)}" if known.stored_ms >= 0 else ""
-    behind = (
-        f"at least {counted(known.ahead, 'record')} behind, by checkpoints" if known.ahead else "no checkpoint is ahead"
-    )
+    ahead = f"at least {counted(known.ahead, 'record')} behind, by checkpoints"
+    behind = ahead if known.ahead else "no checkpoint is ahead"
     yield Line(f"last known lag, by stored positions of {counted(known.partitions, 'partition')}{age}: {behind}")
 
 

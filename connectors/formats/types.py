@@ -12,10 +12,8 @@ from uuid import UUID
 
 
 class Wired:
-    """A dataclass that crosses a process border as JSON: its fields by name, tuples as lists, ids as text.
-
-    A field that an older release does not send has its default, and an unknown one is ignored.
-    """
+    """A dataclass that crosses a process border as JSON: its fields by name, sequences as lists, ids as text. A field
+    that an older release does not send has its default, and an unknown one is ignored."""
 
     __slots__ = ()
 
@@ -39,7 +37,7 @@ def _types_of(kind: type[Any]) -> dict[str, Any]:
 def _to_wire(value: Any) -> Any:
     if isinstance(value, Wired):
         return value.to_wire()
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return [_to_wire(one) for one in value]
     return str(value) if isinstance(value, UUID) else value
 
@@ -47,8 +45,8 @@ def _to_wire(value: Any) -> Any:
 def _from_wire(kind: Any, value: Any) -> Any:
     if value is None:
         return None
-    if get_origin(kind) is tuple:  # whose values have one type
-        return tuple(_from_wire(get_args(kind)[0], one) for one in value)
+    if (sequence := get_origin(kind)) in (tuple, list):  # whose values have one type
+        return sequence(_from_wire(get_args(kind)[0], one) for one in value)
     if not isinstance(kind, type):
         return value
     if issubclass(kind, Wired):
@@ -66,6 +64,11 @@ class FlowName(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.source}->{self.target}"
+
+
+def is_recreated(topic_id: UUID | None, earlier: UUID | None) -> bool:
+    """Whether a topic is not the ``earlier`` one of its name; False if an id is unknown (before Kafka 2.8)."""
+    return None not in (topic_id, earlier) and topic_id != earlier
 
 
 #: A broker's default ``max.message.bytes``.
@@ -138,12 +141,9 @@ NO_COMPRESSION: Final = Compression(0)
 
 @dataclass(frozen=True, slots=True)
 class ResumeProof(Wired):
-    """Where an unclean predecessor may have stopped, for resuming by counting.
-
-    ``producer``: under which it wrote; ``next_sequence``: of its next record at the stored position; ``is_fenced``: a
-    fence's marker ends what it wrote; ``is_last_ours``: if ``next_sequence`` is not 0, the record before the stored end
-    has the sequence before it.
-    """
+    """Where an unclean predecessor may have stopped, for resuming by counting. ``producer``: under which it wrote;
+    ``next_sequence``: of its next record at the stored position; ``is_fenced``: a fence's marker ends what it wrote;
+    ``is_last_ours``: if ``next_sequence`` is not 0, the record before the stored end has the sequence before it."""
 
     producer: ProducerIdAndEpoch
     next_sequence: int

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
@@ -19,19 +19,18 @@ from connect.kafka.long_log import LongLogs
 from connectors.config.client_config import FlowClients
 from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.connector_base import rows_asked
-from connectors.inspection.flow_plan import Drift, DriftKind, FlowDrift, InternalTopics, Planned, drift_of_flow
+from connectors.inspection.flow_plan import (
+    Drift,
+    DriftKind,
+    FlowDrift,
+    InternalTopics,
+    Planned,
+    acl_in_words,
+    drift_of_flow,
+)
 from connectors.source.plugin import access_of
 from connectors.source.worker_context import MirrorHost, looked_at_parts
-from connectors.topic_sync.cluster_changes import (
-    AddPartitions,
-    AlterConfig,
-    Change,
-    CreateAcl,
-    CreateTopic,
-    DeleteAcl,
-    DeleteTopic,
-    MoveGroup,
-)
+from connectors.topic_sync import cluster_changes
 
 PLAN: Final = "plan"
 DRIFT: Final = "drift"
@@ -92,43 +91,40 @@ def _changes(planned: Sequence[Planned], before: str = "") -> list[tuple[str, ..
     return [(before + ACTIONS[type(one.change)][1], one.cluster, *in_words(one.change)) for one in planned]
 
 
-ACTIONS: Final[dict[type[Change], tuple[str, str, str, str]]] = {
-    CreateTopic: ("create-topic", "+ create topic", "topic", "to create"),
-    AddPartitions: ("add-partitions", "~ add partitions", "topic", "to grow"),
-    AlterConfig: ("alter-config", "~ alter config", "setting", "to alter"),
-    DeleteTopic: ("delete-topic", "- delete topic", "topic", "to delete"),
-    MoveGroup: ("move-group", "~ move group", "group offset", "to move"),
-    CreateAcl: ("create-acl", "+ create ACL", "ACL", "to create"),
-    DeleteAcl: ("delete-acl", "- delete ACL", "ACL", "to delete"),
+ACTIONS: Final[dict[type[cluster_changes.Change], tuple[str, str, str, str]]] = {
+    cluster_changes.CreateTopic: ("create-topic", "+ create topic", "topic", "to create"),
+    cluster_changes.AddPartitions: ("add-partitions", "~ add partitions", "topic", "to grow"),
+    cluster_changes.AlterConfig: ("alter-config", "~ alter config", "setting", "to alter"),
+    cluster_changes.DeleteTopic: ("delete-topic", "- delete topic", "topic", "to delete"),
+    cluster_changes.MoveGroup: ("move-group", "~ move group", "group offset", "to move"),
+    cluster_changes.CreateAcl: ("create-acl", "+ create ACL", "ACL", "to create"),
+    cluster_changes.DeleteAcl: ("delete-acl", "- delete ACL", "ACL", "to delete"),
 }
 
 
-def in_words(change: Change) -> tuple[str, str]:
+def in_words(change: cluster_changes.Change) -> tuple[str, str]:
     """Return what changes, and how."""
     match change:
-        case CreateTopic():
+        case cluster_changes.CreateTopic():
             if change.source_topic:
                 more = [f"of {change.source_topic}", *(f"{key}={value}" for key, value in change.configs.items())]
             else:
                 compacted = change.configs.get("cleanup.policy") == "compact"
                 more = ["compacted internal topic" if compacted else "internal topic"]
             return change.topic, ", ".join([_count(change.partitions), _factor(change.replication_factor), *more])
-        case AddPartitions():
+        case cluster_changes.AddPartitions():
             return change.topic, f"{change.have} -> {change.want}, as {change.source_topic}"
-        case AlterConfig():
+        case cluster_changes.AlterConfig():
             return change.topic, f"{change.key}: {_value(change.before)} -> {_value(change.after)}"
-        case DeleteTopic():
+        case cluster_changes.DeleteTopic():
             since, due = in_utc(change.gone_since_ms), in_utc(change.due_ms)
             return change.topic, f"{change.source_topic} missing since {since}, due {due}"
-        case MoveGroup():
+        case cluster_changes.MoveGroup():
             before = "none" if change.before is None else change.before
             return change.group, f"{change.topic}-{change.partition}: {before} -> {change.after}"
-        case CreateAcl() | DeleteAcl():
-            rule = change.binding
-            name = f"{rule.resource_type} {rule.resource_name}" + (
-                " (prefix)" if rule.pattern_type == "PREFIXED" else ""
-            )
-            return name, f"{rule.permission} {rule.principal} {rule.operation} from {rule.host}"
+        case cluster_changes.CreateAcl() | cluster_changes.DeleteAcl():
+            name, said = acl_in_words(change.binding)
+            return f"{change.binding.resource_type} {name}", said
 
 
 def change_as_json(one: Planned) -> dict[str, Any]:
@@ -138,9 +134,7 @@ def change_as_json(one: Planned) -> dict[str, Any]:
 
 
 def _count(partitions: int) -> str:
-    if partitions < 0:
-        return "default partitions"
-    return counted(partitions, "partition")
+    return "default partitions" if partitions < 0 else counted(partitions, "partition")
 
 
 def _factor(factor: int) -> str:
@@ -164,27 +158,18 @@ DRIFT_WORDS: Final = {
 }
 
 
+_HOW: Final[Mapping[DriftKind, Callable[[Drift], str]]] = {
+    DriftKind.EXTRA_PARTITIONS: lambda one: f"{one.found}, the source has {one.expected}",
+    DriftKind.REPLICATION_FACTOR: lambda one: f"{one.found}, replication.factor is {one.expected}",
+    DriftKind.CONFIG: lambda one: f"{one.key}: {_value(one.found)}, the source has {_value(one.expected)}",
+    DriftKind.WITHOUT_SOURCE: lambda one: f"source topic {one.found} does not exist",
+    DriftKind.NOT_MIRRORED: lambda one: f"source topic {one.found} exists, but the flow does not mirror it",
+    DriftKind.REPLACED: lambda one: f"source topic {one.found} is copied to {one.expected} now",
+    DriftKind.RECREATED: lambda one: f"was {one.expected} when copied, is {one.found} now",
+    DriftKind.ACL: lambda one: one.found or "",
+    DriftKind.GROUP: lambda one: f"{one.key}; offset {one.found or 'none'}, expected {one.expected}",
+}
+
+
 def drift_cells(one: Drift) -> tuple[str, ...]:
-    return DRIFT_WORDS[one.kind], one.cluster, one.resource, _how(one)
-
-
-def _how(one: Drift) -> str:
-    match one.kind:
-        case DriftKind.EXTRA_PARTITIONS:
-            return f"{one.found}, the source has {one.expected}"
-        case DriftKind.REPLICATION_FACTOR:
-            return f"{one.found}, replication.factor is {one.expected}"
-        case DriftKind.CONFIG:
-            return f"{one.key}: {_value(one.found)}, the source has {_value(one.expected)}"
-        case DriftKind.WITHOUT_SOURCE:
-            return f"source topic {one.found} does not exist"
-        case DriftKind.NOT_MIRRORED:
-            return f"source topic {one.found} exists, but the flow does not mirror it"
-        case DriftKind.REPLACED:
-            return f"source topic {one.found} is copied to {one.expected} now"
-        case DriftKind.RECREATED:
-            return f"was {one.expected} when copied, is {one.found} now"
-        case DriftKind.ACL:
-            return one.found or ""
-        case DriftKind.GROUP:
-            return f"{one.key}; offset {one.found or 'none'}, expected {one.expected}"
+    return DRIFT_WORDS[one.kind], one.cluster, one.resource, _HOW[one.kind](one)

@@ -7,13 +7,13 @@ setting excludes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from uuid import UUID
 
 from connect.api.filters import ConfigPropertyFilter
-from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.core.errors import HeliographError, RetriableError
 from connect.core.model import NewTopic
 from connect.kafka.authorization import AclBinding, SecurityDisabled
 from connect.kafka.cluster import Cluster, TopicMetadata
@@ -143,8 +143,7 @@ async def _add_deletions(found: _Findings, settings: MirrorSourceSettings, parts
         return
     clusters = parts.clusters
     deletion = TopicDeletion(settings, settings.topic_deletion_delay_ms, clusters.source, clusters.target, parts.admin)
-    plan = await deletion.plan()
-    due = plan.due(wall_ms())
+    due = (plan := await deletion.plan()).due(wall_ms())
     found.changes += [Planned(settings.target_alias, change) for change in due]
     found.later += [Planned(settings.target_alias, change) for change in plan.deletions if change not in due]
 
@@ -168,8 +167,6 @@ async def _add_access(found: _Findings, settings: MirrorSourceSettings, access: 
 
 
 class DriftKind(StrEnum):
-    """Kinds of differences."""
-
     #: The remote topic has more partitions than its source topic.
     EXTRA_PARTITIONS = "extra-partitions"
     REPLICATION_FACTOR = "replication-factor"
@@ -318,9 +315,14 @@ def acls_left(cluster: str, plan: AccessPlan, remotes: Collection[str]) -> Itera
     """Find ACLs of remote topics that the flow has not created."""
     for rule in sorted(plan.others):
         if rule.resource_type == "TOPIC" and _covers_any(rule, remotes):
-            said = f"{rule.permission} {rule.principal} {rule.operation} from {rule.host}"
-            prefix = " (prefix)" if rule.pattern_type == "PREFIXED" else ""
-            yield Drift(DriftKind.ACL, cluster, rule.resource_name + prefix, None, said)
+            name, said = acl_in_words(rule)
+            yield Drift(DriftKind.ACL, cluster, name, None, said)
+
+
+def acl_in_words(rule: AclBinding) -> tuple[str, str]:
+    """Return the name that an ACL is for, and what it says."""
+    prefix = " (prefix)" if rule.pattern_type == "PREFIXED" else ""
+    return f"{rule.resource_name}{prefix}", f"{rule.permission} {rule.principal} {rule.operation} from {rule.host}"
 
 
 def _covers_any(rule: AclBinding, topics: Collection[str]) -> bool:
@@ -360,20 +362,9 @@ def _by_name(settings: MirrorSourceSettings, target: Iterable[str]) -> dict[str,
     policy, found = settings.policy, {}
     for remote in target:
         topic = policy.upstream_topic(remote) if policy.topic_source(remote) == settings.source_alias else None
-        if (
-            topic is not None
-            and not policy.is_internal_topic(remote)
-            and _leads_to(settings.remote_topic, topic, remote)
-        ):
+        if topic is not None and not policy.is_internal_topic(remote) and settings.names.find(topic) == remote:
             found[remote] = topic
     return found
-
-
-def _leads_to(remote_topic: Callable[[str], str], topic: str, remote: str) -> bool:
-    try:
-        return remote_topic(topic) == remote
-    except PermanentError:
-        return False
 
 
 def _id(topic_id: UUID) -> str:

@@ -67,7 +67,7 @@ def judged(
     here, there = topics
     entry = Entry(PartitionPair(source, here.topic_id, target, there.topic_id if there else None))
     refuse_topic("source", entry, start, here)
-    position = None if start.moved else start.position
+    position = start.unmoved_position
     if entry.is_stopped or position is None or position.target != target:
         return entry
     refuse_topic("target", entry, start, there)
@@ -111,10 +111,8 @@ def met_by_reading(source: TopicPartition, next_offset: int, log_start: int, end
 
 
 def _decided(gap: Gap, happened: str, policy: GapPolicy, goes_on_at: int) -> Met:
-    if gap.kind in _OF_SOURCE_LOG:
-        setting = f"on.source.gap={policy.on_source_gap}"
-    else:
-        setting = f"on.topic.recreated={policy.on_topic_recreated}"
+    of_log, of_topic = f"on.source.gap={policy.on_source_gap}", f"on.topic.recreated={policy.on_topic_recreated}"
+    setting = of_log if gap.kind in _OF_SOURCE_LOG else of_topic
     if policy.goes_on(gap):
         reported = f"{happened}; a run continues at source offset {goes_on_at} ({setting})"
         return Met(gap.state, reported, stops=False, goes_on_at=goes_on_at)
@@ -247,9 +245,8 @@ async def check_takeover(
     """Check a flow while watching it for ``watch_s``. ``group_id`` is the workers'. Raises HeliographError if a cluster
     does not answer."""
     source, target = parts.clusters.source, parts.clusters.target
-    topics = await plan_topics(
-        settings, source, target, ConfigSync(settings.flow, source, target, settings.property_filter)
-    )
+    configs = ConfigSync(settings.flow, source, target, settings.property_filter)
+    topics = await plan_topics(settings, source, target, configs)
     before = await read_stored(settings, parts.store)
     ends = await _target_ends(target, topics)
     unknown: list[str] = list(topics.naming.problems.values())
@@ -261,7 +258,8 @@ async def check_takeover(
     stored = await read_stored(settings, parts.store)
     # Read after the positions, because an older end would look like a truncated log while a mirror copies.
     ends_then = await _target_ends(target, topics)
-    moving = [f"stored offset of {key}" for key in _moved(settings, topics, before, stored)]
+    then, now = (offsets_of(settings, one, topics.partitions) for one in (before, stored))
+    moving = [f"stored offset of {one}" for one, offset in then.items() if offset != now[one]]
     moving += [f"remote partition {TopicPartition(*one)}" for one, end in ends_then.items() if end > ends.get(one, end)]
     known = starts_of(settings, stored, positions, topics.partitions)
     starts = await _starts(settings, parts, topics, known, ends_then)
@@ -271,11 +269,6 @@ async def check_takeover(
 async def _target_ends(target: Cluster, topics: TopicPlan) -> dict[tuple[str, int], int]:
     there = [(name, index) for name in topics.there.values() for index in topics.target[name].partitions]
     return await list_offsets(target, there, LATEST) if there else {}
-
-
-def _moved(settings: MirrorSourceSettings, topics: TopicPlan, before: Stored, after: Stored) -> list[str]:
-    then, now = (offsets_of(settings, one, topics.partitions) for one in (before, after))
-    return [str(one) for one in then if then[one] != now[one]]
 
 
 async def _starts(
@@ -310,7 +303,9 @@ async def _begins(
     settings: MirrorSourceSettings, source: Cluster, known: Mapping[TopicPartition, Start]
 ) -> dict[TopicPartition, tuple[int, str]]:
     """Return where each partition starts if its logs are those that were copied, and what decides that."""
-    fresh = [one for one, start in known.items() if _counts(start) is None and start.committed_source_offset is None]
+    fresh = [
+        one for one, start in known.items() if start.unmoved_position is None and start.committed_source_offset is None
+    ]
     begin = begin_of(settings)
     firsts = await first_offsets(source, fresh, begin)
     of_group = await committed_offsets(source, begin.group) if begin.group and fresh else {}
@@ -319,15 +314,14 @@ async def _begins(
         if one in firsts:
             because = "group" if one in of_group else settings.auto_offset_reset
         else:
-            because = "stored-offset" if _counts(start) is None else "position"
-        found[one] = begin_at(_counts(start), start.committed_source_offset, firsts.get(one)), because
+            because = "stored-offset" if start.unmoved_position is None else "position"
+        found[one] = begin_at(start.unmoved_position, start.committed_source_offset, firsts.get(one)), because
     return found
 
 
 def _judged(
     topics: TopicPlan, known: Mapping[TopicPartition, Start], ends: Mapping[tuple[str, int], int]
 ) -> dict[TopicPartition, Entry]:
-    """Return a judged entry of each partition."""
     here = {topic.name: topic for topic in topics.topics}
     there = {name: topic for name, topic in topics.target.items() if topic.exists}
     found = {}
@@ -350,11 +344,6 @@ async def _newest_runs(
     await reader.follow()
     chunks = {one: reader.chunks(pair) for one, pair in truncated.items()}
     return {one: list(await reader.runs(truncated[one], places[-1])) for one, places in chunks.items() if places}
-
-
-def _counts(start: Start) -> Position | None:
-    """Return the position unless the stored offset was altered since."""
-    return None if start.moved else start.position
 
 
 async def _groups(
@@ -394,11 +383,8 @@ def stop_order(checked: TakeoverCheck) -> Sequence[str]:
             )
     if checked.is_running:
         steps.append("run this check again until no group has members and nothing is written")
-    if checked.unknown:
-        steps.append("run this check again when everything can be checked")
-    else:
-        steps.append("start heliograph mirror with the same file")
-    return steps
+    last = "run this check again when everything can be checked"
+    return [*steps, last if checked.unknown else "start heliograph mirror with the same file"]
 
 
 async def read_stored(settings: MirrorSourceSettings, store: Cluster) -> Stored:
@@ -422,11 +408,8 @@ def starts_of(
     partitions: Iterable[TopicPartition],
 ) -> dict[TopicPartition, Start]:
     """Return what a task would find stored for each partition."""
-    return {
-        one: start_of(positions.get(one), offset, plainly=_java_key(settings, one) in stored.plain)
-        for one, offset in offsets_of(settings, stored, partitions).items()
-    }
-
-
-def _java_key(settings: MirrorSourceSettings, partition: TopicPartition) -> bytes:
-    return status_and_offset_topics.mirror_key(settings.name, settings.source_alias, *partition)
+    found = {}
+    for one, offset in offsets_of(settings, stored, partitions).items():
+        java_key = status_and_offset_topics.mirror_key(settings.name, settings.source_alias, *one)
+        found[one] = start_of(positions.get(one), offset, plainly=java_key in stored.plain)
+    return found

@@ -25,7 +25,7 @@ from connectors.dataplane.batches import error_codes, fetched_batches
 from connectors.dataplane.log_divergence import facts
 from connectors.flow_progress import PartitionView, is_stopped
 from connectors.formats.gap import GapKind
-from connectors.formats.types import QUARANTINED, RUNNING, STOPPED, ProducerIdAndEpoch, TopicPartition
+from connectors.formats.types import QUARANTINED, RUNNING, STOPPED, ProducerIdAndEpoch, TopicPartition, is_recreated
 from connectors.mirror_maker_1.consumer_group import GroupOffsets, encode_by_key, topic_id_of
 from connectors.mirror_maker_1.process_context import ProcessContext
 from connectors.mirror_maker_1.topics import shown
@@ -48,10 +48,11 @@ def stop_message(state: str, source: TopicPartition, reason: str, group_id: str)
     """Return the ``reason`` of a partition copied to that of the same number, with what to do; one that already says so
     is unchanged."""
     what = _worded(facts(reason))
-    remedy = _until_reset(source, group_id)
-    if state in _BY_RESET and remedy not in what:
-        return f"{what}; {remedy}{_THE_SAME}"
-    return what
+    remedy = (
+        f"nothing more of {source} is copied until group {group_id} has no members and its offset of {source} was set "
+        "with kafka-consumer-groups --reset-offsets to where the copy is to continue"
+    )
+    return f"{what}; {remedy}{_THE_SAME}" if state in _BY_RESET and remedy not in what else what
 
 
 def stop_message_at_end(state: str, source: TopicPartition, reason: str, group_id: str) -> str:
@@ -67,13 +68,6 @@ def _worded(reason: str) -> str:
     for theirs, ours in _WORDS.items():
         reason = reason.replace(theirs, ours)
     return reason
-
-
-def _until_reset(source: TopicPartition, group_id: str) -> str:
-    return (
-        f"nothing more of {source} is copied until group {group_id} has no members and its offset of {source} was set "
-        "with kafka-consumer-groups --reset-offsets to where the copy is to continue"
-    )
 
 
 log = logging.getLogger(__name__)
@@ -136,11 +130,9 @@ def first_offset(
 
     ``start`` and ``end`` are those of the source's log, ``topic_id_then`` is the topic's when the offset was stored.
     """
-    if topic_id_then is not None and topic_id is not None and topic_id_then != topic_id:
-        return (
-            start,
-            f"its topic was recreated (topic id {topic_id}, previously {topic_id_then}): copied from the beginning",
-        )
+    if is_recreated(topic_id, topic_id_then):
+        ids = f"topic id {topic_id}, previously {topic_id_then}"
+        return start, f"its topic was recreated ({ids}): copied from the beginning"
     if stored < start:
         return start, f"offsets {stored} to {start - 1} were deleted before they were copied: copied from {start}"
     if stored > end:
@@ -175,7 +167,6 @@ class ByKeyTask:
         self._defects = Defects(self._name)
 
     def view(self, now_ms: int) -> list[PartitionView]:
-        """Return a view of every partition."""
         return [copied.view(source, now_ms) for source, copied in self._copied.items()]
 
     def stop(self) -> None:

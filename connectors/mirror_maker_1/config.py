@@ -178,7 +178,6 @@ class MirrorConsumerSettings:
         return str(self.flow_name)
 
     def group_settings(self, client_id: str) -> GroupSettings:
-        """Return the settings of one member."""
         return replace(self.group, client_id=client_id)
 
 
@@ -228,11 +227,8 @@ def mirror_settings(
     consumers: Sequence[Properties], producer: Properties, options: Options, report: Report
 ) -> MirrorSettings:
     """Parse these files, with references to config providers resolved. ``report`` gets a sentence for each key without
-    effect, even if the settings are rejected afterwards.
-
-    Raises:
-        ConfigError: A value is missing or invalid; the error has key, file and line.
-    """
+    effect, even if the settings are rejected afterwards. Raises ConfigError if a value is missing or invalid; the error
+    has key, file and line."""
     read, written = [_client("consumer", file, report) for file in consumers], _client("producer", producer, report)
     names = ["source"] if len(consumers) == 1 else [f"source{number}" for number in range(1, len(consumers) + 1)]
     sources = tuple(_source(name, client, report) for name, client in zip(names, read, strict=True))

@@ -78,9 +78,8 @@ def encode_assignment(partitions: Collection[TopicPartition]) -> bytes:
         by_topic.setdefault(topic, []).append(index)
     row = ConsumerProtocolAssignment.TopicPartition
     rows = [row(topic=topic, partitions=indexes) for topic, indexes in by_topic.items()]
-    return bytes(
-        ConsumerProtocolAssignment(assigned_partitions=rows, user_data=None).encode(version=_ASSIGNMENT_VERSION)
-    )
+    assignment = ConsumerProtocolAssignment(assigned_partitions=rows, user_data=None)
+    return bytes(assignment.encode(version=_ASSIGNMENT_VERSION))
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
@@ -228,12 +227,8 @@ class GroupPositionStore:
         return starts  # the group's generation fences
 
     async def commit(self, commits: Sequence[Commit]) -> None:
-        await self._offsets.write(
-            {
-                position.source: Committed(position.next_source_offset, encode_pair(position))
-                for position in (commit.position for commit in commits)
-            }
-        )
+        stored = [commit.position for commit in commits]
+        await self._offsets.write({one.source: Committed(one.next_source_offset, encode_pair(one)) for one in stored})
 
     def runs_of(self, position: Position) -> list[MapRun]:
         return []

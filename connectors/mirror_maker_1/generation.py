@@ -72,7 +72,6 @@ class Copying:
             task.stop()
 
     def view(self) -> list[PartitionView]:
-        """Return a view of every partition."""
         now_ms = wall_ms()
         return [one for task in self._tasks.values() for one in task.view(now_ms)]
 
@@ -81,7 +80,7 @@ class Copying:
         stores nothing, because the partitions belong to another member.
 
         Raises:
-            SendFailed: A record can never be sent, and the process is to end.
+            UnsendableRecord: A record can never be sent, and the process is to end.
             PermanentError: Rights are missing, or Spark cannot be started.
         """
         if not self._partitions:
@@ -190,7 +189,7 @@ class Copying:
         return MirrorSourceTask(settings, services, GroupPositionStore(self._offsets))
 
     async def _watch(self) -> None:
-        """Raise :class:`SendFailed` once a partition cannot continue, if that is to end the process."""
+        """Raise :class:`UnsendableRecord` once a partition cannot continue, if that is to end the process."""
         while True:
             await asyncio.sleep(_LOOK_S)
             if not self._context.settings.options.aborts:

@@ -117,11 +117,8 @@ class Stream:
         self._round.set()
 
     async def run(self) -> None:
-        """Run until :meth:`stop`.
-
-        Raises:
-            PermanentError: The group refuses us, rights are missing, or a record can never be sent (SendFailed).
-        """
+        """Run until :meth:`stop`. Raises PermanentError if the group refuses us, rights are missing, or a record can
+        never be sent (UnsendableRecord)."""
         try:
             await self._prepared()
             while not self._stopping.is_set():
@@ -189,8 +186,6 @@ class Stream:
             self._copying = None
         await self._listener.report("revoked", mine)
 
-    # -- topics -----------------------------------------------------------------------------------
-
     async def _look_for_changes(self) -> None:
         """Wait until there are other topics to copy, or other partition counts."""
         while True:
@@ -256,8 +251,6 @@ class Stream:
             )
         self._left_out |= found
 
-    # -- what the member tells --------------------------------------------------------------------
-
     async def assign(self, protocol: str, leader: str, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
         del leader
         wanted = {member: consumer_group.decode_subscription(member, said) for member, said in members.items()}
@@ -311,11 +304,8 @@ class MirrorMaker1:
         self._leases = LeaseThread(_PROGRESS_TIMEOUT_S)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until ``stop`` is set.
-
-        Raises:
-            PermanentError: The error that ended a stream; the other streams were stopped cleanly before.
-        """
+        """Run until ``stop`` is set. Raises the PermanentError that ended a stream, once the others are stopped
+        cleanly."""
         async with AsyncExitStack() as closing:
             self._leases.start()
             closing.push_async_callback(self._leases.stop)
@@ -337,7 +327,6 @@ class MirrorMaker1:
                 _raise_first(sources)
 
     def progress(self) -> list[FlowProgress]:
-        """Return a view of every source."""
         return [
             FlowProgress(flow, "running", 0, Tally.of([one for stream in streams for one in stream.view()]))
             for flow, streams in self._streams.items()
@@ -350,8 +339,10 @@ class MirrorMaker1:
         clusters = await self._clusters(source, closing)
         if clusters is None:
             return
+        shared = self._instance, self._engine, links, self._leases, clusters, admin
         streams = self._streams[source.flow_name] = [
-            self._stream(source, clusters, number, links, admin) for number in range(self._settings.options.streams)
+            Stream(ProcessContext(self._settings, source, number, *shared))
+            for number in range(self._settings.options.streams)
         ]
         async with Scope(source.flow) as scope:
             running = [scope.spawn(stream.run(), f"{source.flow} stream {at}") for at, stream in enumerate(streams)]
@@ -373,15 +364,6 @@ class MirrorMaker1:
             if not await reached(cluster, self._over):
                 return None
         return Clusters(here, there, missing_rights=MissingRights(source.flow, f"{source.group.group_id}-"))
-
-    def _stream(
-        self, source: MirrorConsumerSettings, clusters: Clusters, number: int, links: LinkServer, admin: Admin
-    ) -> Stream:
-        return Stream(
-            ProcessContext(
-                self._settings, source, number, self._instance, self._engine, links, self._leases, clusters, admin
-            )
-        )
 
 
 def _raise_first(ended: Iterable[asyncio.Task[None]]) -> None:

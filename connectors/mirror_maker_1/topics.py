@@ -60,11 +60,8 @@ def is_lone_asterisk(include: str | None) -> bool:
 
 
 def takes(include: str | None, exclude: str | None, option: str = "") -> TopicList:
-    """Select topics by exactly one of the two lists. ``option`` is the one that the user wrote.
-
-    Raises:
-        ConfigError: Both or none are given, or the expression is invalid.
-    """
+    """Select topics by exactly one of the two lists. ``option`` is the one that the user wrote. Raises ConfigError if
+    both or none are given, or the expression is invalid."""
     if (include is None) == (exclude is None):
         raise ConfigError("exactly one of --include (--whitelist) and --exclude (--blacklist) is required", "include")
     default, raw = ("--include", include) if include is not None else ("--exclude", exclude)

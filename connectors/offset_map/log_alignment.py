@@ -64,7 +64,6 @@ class ProvenMap:
 
     @property
     def first(self) -> MapRun | None:
-        """The lowest run."""
         return MapRun(*(column[-1] for column in self._columns)) if len(self) else None
 
     @property
@@ -72,7 +71,6 @@ class ProvenMap:
         return len(self) >= self._max_runs
 
     def add_below(self, run: MapRun) -> None:
-        """Add a run below all others."""
         self.records += run.length
         above = self.first
         if above and (above.upstream, above.downstream) == (run.upstream_end, run.downstream_end):

@@ -89,7 +89,6 @@ class PairIndex:
             column.insert(at, value)
 
     def drop(self, upstream: int) -> None:
-        """Drop a deleted chunk, if it is known."""
         at = bisect_left(self._upstreams, upstream)
         if at < len(self) and self._upstreams[at] == upstream:
             for column in (self._upstreams, self._downstreams, self._offsets):
@@ -105,9 +104,8 @@ class PairIndex:
 
     async def reverse(self, downstream: int, load: Load) -> MappedOffset | None:
         """Translate as ``RunList.reverse``, over all chunks."""
-        return (await self._next_to(self._downstreams, downstream, load, RunList.next_to_downstream)).reverse(
-            downstream
-        )
+        runs = await self._next_to(self._downstreams, downstream, load, RunList.next_to_downstream)
+        return runs.reverse(downstream)
 
     async def _next_to(self, begins: array[int], offset: int, load: Load, beside: _Beside) -> RunList:
         """Return the runs on either side of an offset, by where chunks begin on its side; from a neighbour if its chunk

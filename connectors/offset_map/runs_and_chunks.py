@@ -32,7 +32,7 @@ from connectors.formats.position import (
     text,
     topic_id,
 )
-from connectors.formats.types import OfPair
+from connectors.formats.types import OfPair, is_recreated
 
 MAX_RUNS_PER_CHUNK: Final = 4096
 #: Most runs of a pair with a compacted target, whose log start does not advance: about 200 MB in the map topic.
@@ -205,10 +205,10 @@ class MapPair(OfPair):
 
     def is_predecessor_of(self, other: MapPair) -> bool:
         """Return whether this is the same pair by name, of which a topic was recreated since."""
-        if self.names() != other.names():
-            return False
-        ids = ((self.source_topic_id, other.source_topic_id), (self.target_topic_id, other.target_topic_id))
-        return any(ours and theirs and ours != theirs for ours, theirs in ids)
+        return self.names() == other.names() and (
+            is_recreated(other.source_topic_id, self.source_topic_id)
+            or is_recreated(other.target_topic_id, self.target_topic_id)
+        )
 
     def names(self) -> tuple[str, int, str, int]:
         return self.source_topic, self.source_partition, self.target_topic, self.target_partition

@@ -110,10 +110,7 @@ async def _view(reader: MapReader, source: TopicPartition, pair: MapPair, questi
     begin, position = chunks[0].begin if chunks else (-1, -1), reader.position(source)
     is_current = pair == reader.current(source)
     return PairView(
-        source_topic=pair.source_topic,
-        source_partition=pair.source_partition,
-        target_topic=pair.target_topic,
-        target_partition=pair.target_partition,
+        *pair.names(),
         target_topic_id=str(pair.target_topic_id or ""),
         is_current=is_current,
         copied_to=position.next_source_offset if position and is_current else -1,
@@ -251,9 +248,8 @@ class LogFeed:
         try:
             decoded = list(records.decode(batch, batch[16]))
         except Exception as error:  # no codec decodes it, but its checksum is right, so it is copied unchanged
-            raise PermanentError(
-                f"{self._where}: a batch cannot be decoded: {type(error).__name__}: {error}"
-            ) from error
+            why = f"{type(error).__name__}: {error}"
+            raise PermanentError(f"{self._where}: a batch cannot be decoded: {why}") from error
         return [
             Item(one.offset, digest(one.key, one.value, one.headers, _NO_TIME if ignores_time else one.timestamp_ms))
             for one in decoded
@@ -323,12 +319,10 @@ class Rebuilder:
         return Rebuilt(*names, top, found.records, lowest.upstream, lowest.downstream, len(made))
 
     def _feeds(self, pair: MapPair, top: tuple[int, int]) -> dict[LogSide, LogFeed]:
-        read_committed = self._settings.read_committed
+        here, there = (pair.source, pair.source_topic_id, top[0]), (pair.target, pair.target_topic_id, top[1])
         return {
-            LogSide.SOURCE: LogFeed(
-                self._source, pair.source, pair.source_topic_id, top[0], read_committed=read_committed
-            ),
-            LogSide.TARGET: LogFeed(self._target, pair.target, pair.target_topic_id, top[1], read_committed=True),
+            LogSide.SOURCE: LogFeed(self._source, *here, read_committed=self._settings.read_committed),
+            LogSide.TARGET: LogFeed(self._target, *there, read_committed=True),
         }
 
     def _begin(self, pair: MapPair, position: Position) -> tuple[int, int]:
@@ -341,10 +335,9 @@ class Rebuilder:
         await self._maps.follow()
         floor = self._begin(pair, position)  # the flow may have cut its map while the logs were read
         partition_key = map_partition_key(*pair.source)
+        topic = self._settings.map_topic
         await PlainWriter(self._target).write(
-            OutRecord(
-                self._settings.map_topic, encode_chunk_key(ChunkKey(pair, upstream)), value, partition_key=partition_key
-            )
+            OutRecord(topic, encode_chunk_key(ChunkKey(pair, upstream)), value, partition_key)
             for upstream, value in reversed(chunks)
             if upstream < floor[0] and first_downstream(value) < floor[1]
         )

@@ -125,26 +125,20 @@ class MirrorSourceConnector:
         self._context: SourceConnectorContext | None = None
         self._look_again_s = 0.0
         self._schedule = Schedule(settings.flow, settings.admin_timeout_ms / 1000)
-        #: Jobs that also run at the start.
-        self._at_once: list[str] = []
         self._schedule.add(REFRESH, self._refresh_again, settings.refresh_topics_interval_s)
         if offset_syncs is not None:
-            self._schedule.add(OFFSET_SYNCS, offset_syncs.ensure, LOOK_EVERY_S)
-            self._at_once.append(OFFSET_SYNCS)
-        if settings.sync_topic_configs_interval_s is not None:
-            self._schedule.add(CONFIGS, self._sync_configs, settings.sync_topic_configs_interval_s)
-            self._at_once.append(CONFIGS)
+            self._schedule.add(OFFSET_SYNCS, offset_syncs.ensure, LOOK_EVERY_S, at_once=True)
+        if (interval_s := settings.sync_topic_configs_interval_s) is not None:
+            self._schedule.add(CONFIGS, self._sync_configs, interval_s, at_once=True)
         if access is not None:
-            self._schedule.add(SYNC_ACLS, access.run, settings.access.interval_s)
-            self._at_once.append(SYNC_ACLS)
+            self._schedule.add(SYNC_ACLS, access.run, settings.access.interval_s, at_once=True)
         if settings.look_interval_ms and settings.refresh_topics_interval_s is not None:
             self._schedule.add(LOOK, self._look, settings.look_interval_ms / 1000)
         self._deletion: TopicDeletion | None = None
         if settings.topic_deletion_delay_ms is not None:
             delay_ms = settings.topic_deletion_delay_ms
             self._deletion = TopicDeletion(settings, delay_ms, source, target, admin)
-            self._schedule.add(DELETIONS, self._deletion.run, self._deletion.interval_s)
-            self._at_once.append(DELETIONS)
+            self._schedule.add(DELETIONS, self._deletion.run, self._deletion.interval_s, at_once=True)
 
     async def start(self, context: SourceConnectorContext) -> None:
         """Create missing remote topics, then start the jobs, each at its interval.
@@ -156,8 +150,6 @@ class MirrorSourceConnector:
         await refuse_old_clusters(self._source, self._target)
         await self._refresh()
         self._schedule.begin()
-        for job in self._at_once:
-            self._schedule.hurry(job)
 
     def task_configs(self, max_tasks: int, present: Sequence[Mapping[str, str]] = ()) -> list[dict[str, str]]:
         """Return Java's task configs: the connector's props with ``task.assigned.partitions`` and ``task.index``.
@@ -179,10 +171,6 @@ class MirrorSourceConnector:
 
     async def stop(self) -> None:
         await self._schedule.stop()
-
-    def _sync_acls_soon(self) -> None:
-        if self._access is not None:
-            self._schedule.hurry(SYNC_ACLS)
 
     def _look_for_deleted(self, missing: Collection[str]) -> None:
         if self._deletion is not None:
@@ -219,7 +207,8 @@ class MirrorSourceConnector:
         self._is_late = False
         if changes:
             target = await self._appeared(changes, naming)
-            self._sync_acls_soon()
+            if self._access is not None:
+                self._schedule.hurry(SYNC_ACLS)
         # Partitions that are copied already stay, even if their target has no leader now: the task waits for one.
         self._selected = plan.partitions
         self._partitions = [

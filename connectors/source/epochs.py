@@ -45,23 +45,15 @@ _OPEN_AGAIN_S: Final = 5.0
 
 
 class Joins(Protocol):
-    """What the task does for partitions that join and leave."""
+    """What :class:`connectors.source.task.MirrorSourceTask` does for partitions that join and leave."""
 
-    async def find(self, partitions: Sequence[TopicPartition]) -> list[PartitionPair]:
-        """Return the pairs of the partitions that both clusters know now."""
-        ...
+    async def find(self, partitions: Sequence[TopicPartition]) -> list[PartitionPair]: ...
 
-    async def fence_predecessors(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
-        """Fence other tasks from storing positions of these partitions; return what is stored then."""
-        ...
+    async def fence_predecessors(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]: ...
 
-    async def join(self, handle: SliceHandle, joining: Ledger, starts: Mapping[TopicPartition, Start]) -> None:
-        """Take over all of ``joining`` while the slice copies others, and store where each starts."""
-        ...
+    async def join(self, handle: SliceHandle, joining: Ledger, starts: Mapping[TopicPartition, Start]) -> None: ...
 
-    async def store_left(self) -> None:
-        """Store the positions of partitions that are no longer copied here."""
-        ...
+    async def store_left(self) -> None: ...
 
 
 class Reconfiguring:

@@ -103,8 +103,6 @@ class ExactlyOnceTask(MirrorSourceTask):
             ),
         )
 
-    # -- transactions -----------------------------------------------------------------------------
-
     async def _end_forever(self, handle: SliceHandle) -> None:
         """Handle the slice's messages about transactions, in order; an error ends the slice."""
         try:
@@ -113,7 +111,9 @@ class ExactlyOnceTask(MirrorSourceTask):
                 if message["type"] == "enlist":
                     await self._enlist(handle, {TopicPartition(*one) for one in message["partitions"]})
                 else:
-                    await self._end_transaction(message)
+                    async for partition in in_turns(message["partitions"]):
+                        self._progressed(PartitionProgress.from_wire(partition))
+                    await self._store_all()
                     identity = ProducerIdAndEpoch(*self._transactions.identity)
                     handle.begin(identity, restarts=self._transactions.restarts)
                 self._reported.task_done()
@@ -139,11 +139,6 @@ class ExactlyOnceTask(MirrorSourceTask):
                 wanted -= ours
                 refused |= ours
         handle.enlisted(wanted, refused)
-
-    async def _end_transaction(self, drained: Message) -> None:
-        async for partition in in_turns(drained["partitions"]):
-            self._progressed(PartitionProgress.from_wire(partition))
-        await self._store_all()
 
     async def _store_all(self) -> None:
         """Commit the open transaction with all reported progress; do nothing if there is none."""
@@ -196,8 +191,6 @@ class ExactlyOnceTask(MirrorSourceTask):
         await self._scope.close()
         self._ending = None
 
-    # -- taking over ------------------------------------------------------------------------------
-
     async def _take_over(self) -> tuple[Takeover, Mapping[TopicPartition, Start]]:
         if self._is_settled:
             await self._commit()
@@ -234,8 +227,6 @@ class ExactlyOnceTask(MirrorSourceTask):
         with contextlib.suppress(TransactionalIdRefused):
             await init_producer_id(self._services.clusters.target, self._plain_id)
         return await super()._load(sources)
-
-    # -- storing ----------------------------------------------------------------------------------
 
     def _hold_if_full(self) -> None:
         """Never hold: a record counts only once its transaction, and so its position, is committed."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from connect.api.connector import Props
 from connect.api.source import ConnectorHere, TaskReport
@@ -153,9 +153,8 @@ class LagWatch:
             interval_s = watched.settings.lag_interval_ms / 1000 or float("inf")
             if here.is_stopped and not watched.is_stopped:
                 before = self._host.seen.get(name)  # kept until the next poll, which waits for the source's answer
-                self._host.seen[name] = _of_stopped(
-                    watched.settings.flow_name, {} if before is None else before.lags, {}
-                )
+                lags = {} if before is None else before.lags
+                self._host.seen[name] = _of_stopped(watched.settings.flow_name, lags, {})
                 watched.stored_s = float("-inf")
             watched.is_stopped = here.is_stopped
             if watched.starts != (starts := self._host.starts[name]):
@@ -236,16 +235,13 @@ class LagWatch:
     def _starting(self, name: str, tasks: Sequence[TaskReport]) -> set[int]:
         """Return the tasks that are reading their stored positions and will report them soon, so that the watch does
         not read them too; none once that takes long."""
-        starting = {task.task for task in tasks if task.state in _TO_RUN and self._is_silent(name, task.task)}
+        here = {index for (of, index), task in self._host.running.items() if of == name and task.state != STARTING}
+        starting = {task.task for task in tasks if task.state in _TO_RUN} - here
         if not starting:
             self._starting_s.pop(name, None)
             return starting
         since_s = self._starting_s.setdefault(name, time.monotonic())
         return starting if time.monotonic() - since_s < _STORED_S else set()
-
-    def _is_silent(self, name: str, index: int) -> bool:
-        task = self._host.running.get((name, index))
-        return task is None or task.state == STARTING
 
     async def _stored(self, watched: _Watched, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         now_s = time.monotonic()
@@ -274,12 +270,9 @@ class LagWatch:
         return watched
 
     async def _forget(self, name: str) -> None:
-        self._host.seen.pop(name, None)
-        self._host.watches.pop(name, None)
-        self._due_s.pop(name, None)
-        self._ran.pop(name, None)
-        self._absent_s.pop(name, None)
-        self._starting_s.pop(name, None)
+        known: dict[str, Any]
+        for known in (self._due_s, self._ran, self._absent_s, self._starting_s, self._host.seen, self._host.watches):
+            known.pop(name, None)
         if (watched := self._watched.pop(name, None)) is not None:
             await watched.closing.aclose()
 

@@ -16,7 +16,6 @@ from heapq import nsmallest
 from typing import Any, Final
 
 from connect.api.source import ConnectorReport, TaskReport
-from connect.core.errors import PermanentError
 from connect.core.model import State
 from connect.core.wording import reason_of
 from connect.kafka.concurrency import in_turns, wall_ms
@@ -142,21 +141,14 @@ def _partition_row(
     return {
         "topic": partition.topic,
         "partition": partition.partition,
-        "target_topic": _remote_topic(settings, partition.topic) if state is None else state.target_topic,
+        # Without a remote name a topic is not mirrored, and its connector logged why.
+        "target_topic": settings.names.find(partition.topic) or "" if state is None else state.target_topic,
         "task": task.task,
         "task_state": task.state,
         "worker_id": task.worker_id,
         **shown,
         "advice": advice(settings.name, settings.source_alias, partition) if has_gap else "",
     }
-
-
-def _remote_topic(settings: MirrorSourceSettings, topic: str) -> str:
-    """Return a topic's remote name; empty if it has none: it is not mirrored then, and its connector logged why."""
-    try:
-        return settings.remote_topic(topic)
-    except PermanentError:
-        return ""
 
 
 async def verdict_report(asked: Asked, parts: FlowParts, query: Mapping[str, str]) -> dict[str, Any]:

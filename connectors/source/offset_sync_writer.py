@@ -11,7 +11,6 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from connect.core.errors import HeliographError
@@ -30,8 +29,6 @@ _MOST_WAITING: Final = 64
 
 
 class Offsets(NamedTuple):
-    """Two offsets of one record."""
-
     upstream: int
     downstream: int
 
@@ -277,9 +274,7 @@ class SyncWriter:
         self._scope.spawn(self._write_forever(), f"offset syncs of {self._label}")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._ending.set()
         if self._syncs.waiting() > _MOST_AT_ONCE:
             self._syncs.keep_newest()
@@ -350,9 +345,8 @@ def syncs_topic(settings: MirrorSourceSettings, clients: FlowClients) -> OffsetS
     syncs = settings.offset_syncs
     if syncs is None:
         return None
-    return OffsetSyncsTopic(
-        syncs, clients.open_admin(clients.offset_syncs_admin(), _place(settings, syncs)), settings.flow
-    )
+    admin = clients.open_admin(clients.offset_syncs_admin(), _place(settings, syncs))
+    return OffsetSyncsTopic(syncs, admin, settings.flow)
 
 
 @asynccontextmanager

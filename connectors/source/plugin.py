@@ -21,13 +21,7 @@ from connect.kafka.concurrency import Scope, is_set_within
 from connect.kafka.log.shared_transactions import SharedTransactions
 from connect.kafka.log.transactions import Superseded
 from connect.kafka.security.connection_settings import open_stores
-from connectors.config.client_config import (
-    FlowClients,
-    exactly_once_support,
-    flow_clients,
-    located_client,
-    support_errors,
-)
+from connectors.config import client_config
 from connectors.config.connector_configs import CONVERTERS, MirrorSourceSettings, source_settings
 from connectors.config.definitions import SOURCE
 from connectors.connector_base import MirrorConnector, check_offsets
@@ -78,7 +72,8 @@ _OF_THE_CONNECTOR: Final = frozenset(
 
 #: Returns a report that this package cannot make, because its parts import this package; None for an unknown kind.
 MoreReports = Callable[
-    [str, MirrorSourceSettings, FlowClients, Mapping[str, str], MirrorHost], Awaitable[Mapping[str, Any] | None]
+    [str, MirrorSourceSettings, client_config.FlowClients, Mapping[str, str], MirrorHost],
+    Awaitable[Mapping[str, Any] | None],
 ]
 
 
@@ -107,14 +102,11 @@ class MirrorSource(MirrorConnector):
         if not settings.enabled:
             return
         parts = await self._closing.enter_async_context(_parts(self._host, settings, clients))
-        clusters = parts.clusters
-        syncs = syncs_topic(settings, clients)
+        syncs, access = syncs_topic(settings, clients), access_of(settings, parts)
         if syncs is not None:
             self._closing.push_async_callback(syncs.close)
-        access = access_of(settings, parts)
-        self._inner = MirrorSourceConnector(
-            settings, props, clusters.source, clusters.target, parts.admin, access, syncs
-        )
+        source, target = parts.clusters.source, parts.clusters.target
+        self._inner = MirrorSourceConnector(settings, props, source, target, parts.admin, access, syncs)
         self._closing.push_async_callback(self._inner.stop)
         scope = await self._closing.enter_async_context(Scope(f"{settings.flow}: connector"))
         looking = scope.spawn(self._look(settings, parts), f"first look of {settings.flow}")
@@ -151,14 +143,16 @@ class MirrorSource(MirrorConnector):
             if chain := chain_plan(settings.transforms, settings.source_alias, self._host.find_plugin, settings.names):
                 check_chain(chain)
             if settings.enabled and settings.transform_sql:
-                await _check_query(self._host, settings.transform_sql)
+                engine, _ = await self._host.spark.get()
+                if problem := await engine.problem_of_query(settings.transform_sql):
+                    raise ConfigError(problem, QUERY_KEY)
         except ConfigError as error:
             add_errors(values, error.key or "name", error.message)
-        add_errors(values, "exactly.once.support", *support_errors(props))
+        add_errors(values, "exactly.once.support", *client_config.support_errors(props))
         return values
 
     def exactly_once_support(self, props: Props) -> ExactlyOnceSupport:
-        return exactly_once_support(props)
+        return client_config.exactly_once_support(props)
 
     async def report(
         self, kind: str, props: Props, tasks: Sequence[TaskReport], query: Mapping[str, str], connector: ConnectorReport
@@ -186,9 +180,8 @@ class MirrorSource(MirrorConnector):
         def waiting(error: RetriableError) -> None:
             log.warning("%s: %s; retrying", settings.flow, error)
 
-        await asyncio.gather(
-            parts.clusters.source.wait_reachable(waiting), parts.clusters.target.wait_reachable(waiting)
-        )
+        source, target = parts.clusters.source, parts.clusters.target
+        await asyncio.gather(source.wait_reachable(waiting), target.wait_reachable(waiting))
         while True:
             try:
                 await self._inner.start(self.context)
@@ -285,29 +278,22 @@ class MirrorSourceEngineTask(EngineTask):
             await task.run()
 
 
-def settings_of(props: Props, host: MirrorHost) -> tuple[MirrorSourceSettings, FlowClients]:
+def settings_of(props: Props, host: MirrorHost) -> tuple[MirrorSourceSettings, client_config.FlowClients]:
     """Parse the properties of a connector or task. Raises ConfigError."""
     settings = source_settings(props, host.worker)
-    clients = flow_clients(
+    clients = client_config.flow_clients(
         settings.flow,
         props,
         {"client.id": "", **host.worker},
         source=settings.source_alias,
         target=settings.target_alias,
-        locate=partial(located_client, props),
+        locate=partial(client_config.located_client, props),
     )
     return settings, clients
 
 
-async def _check_query(host: MirrorHost, query: str) -> None:
-    """Raise ConfigError with Spark's message; RetriableError or PermanentError if Spark cannot be asked."""
-    engine, _ = await host.spark.get()
-    if problem := await engine.problem_of_query(query):
-        raise ConfigError(problem, QUERY_KEY)
-
-
 def _parts(
-    host: MirrorHost, settings: MirrorSourceSettings, clients: FlowClients
+    host: MirrorHost, settings: MirrorSourceSettings, clients: client_config.FlowClients
 ) -> AbstractAsyncContextManager[FlowParts]:
     return host.parts(settings.name, clients, settings.source_alias, settings.target_alias)
 
@@ -338,9 +324,7 @@ def access_of(settings: MirrorSourceSettings, parts: FlowParts) -> AccessSync | 
     """Return the sync of ACLs, if the flow has one."""
     if settings.access.interval_s is None:
         return None
-    names = Names(
-        settings.names, settings.should_mirror, settings.access.takes_group, target_alias=settings.target_alias
-    )
+    names = Names(settings.names, settings.should_mirror, settings.access.takes_group, settings.target_alias)
     records = Records(ACLS, parts.store, parts.admin, record_settings(settings))
     # The reverse flow keeps its records on our source cluster, under its source alias.
     flow = AccessFlow(settings.flow, names, f"mm2-offset-map.{settings.target_alias}.internal")
@@ -348,7 +332,7 @@ def access_of(settings: MirrorSourceSettings, parts: FlowParts) -> AccessSync | 
 
 
 def _task_settings(
-    settings: MirrorSourceSettings, clients: FlowClients, props: Props, host: MirrorHost
+    settings: MirrorSourceSettings, clients: client_config.FlowClients, props: Props, host: MirrorHost
 ) -> TaskSettings:
     index = int(props["task.index"])
     chain = chain_plan(settings.transforms, settings.source_alias, host.find_plugin, settings.names)
@@ -372,7 +356,7 @@ def _task_settings(
 
 
 def _slice_settings(
-    settings: MirrorSourceSettings, clients: FlowClients, index: int, chain: ChainPlan | None
+    settings: MirrorSourceSettings, clients: client_config.FlowClients, index: int, chain: ChainPlan | None
 ) -> SliceSettings:
     """Return a slice's settings; client settings that the user did not set keep the slice's defaults."""
     named: dict[str, Any] = {

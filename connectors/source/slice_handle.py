@@ -20,15 +20,7 @@ from connect.kafka.error_causes import CAUSE, Cause
 from connect.kafka.log.offsets import EARLIEST
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.security.connection_settings import ConnectionSettings
-from connectors.control_link.protocol import (
-    LinkClosed,
-    Message,
-    PartitionPlan,
-    PartitionProgress,
-    SliceSettings,
-    TransactionTerms,
-    pieces,
-)
+from connectors.control_link import protocol
 from connectors.control_link.server import LinkServer, ServedLink, SliceSilent, Ticket
 from connectors.dataplane.resume import Resumed
 from connectors.formats.gap import GapPolicy
@@ -71,7 +63,7 @@ _FAULTS: Final[Mapping[str, type[SliceLost | SliceFenced | TransformsRefused]]] 
 }
 
 
-def _renewed(settings: SliceSettings) -> SliceSettings:
+def _renewed(settings: protocol.SliceSettings) -> protocol.SliceSettings:
     """Return the settings with the newest contents of their TLS files: a slice's machine does not have them."""
     renewed = ConnectionSettings.renewed_wire
     return replace(settings, source=renewed(settings.source), target=renewed(settings.target))
@@ -90,9 +82,9 @@ class SliceHandle:
         self,
         engine: SparkEngine,
         links: LinkServer,
-        settings: SliceSettings,
+        settings: protocol.SliceSettings,
         epoch: int,
-        on_progress: Callable[[PartitionProgress], None],
+        on_progress: Callable[[protocol.PartitionProgress], None],
         open_timeout_s: float = OPEN_TIMEOUT_S,
     ) -> None:
         self.epoch = epoch
@@ -116,7 +108,7 @@ class SliceHandle:
         self._unclean: list[TopicPartition] = []
         self._scope = Scope(f"slice {self._name}")
         #: Under exactly-once: gets the slice's messages about its transaction, ``enlist`` and ``drained``.
-        self.on_transaction: Callable[[Message], None] | None = None
+        self.on_transaction: Callable[[protocol.Message], None] | None = None
         #: Gets how many seconds ago the source answered a fetch and the target a produce request, None for never; then
         #: how many milliseconds a quota of each has delayed requests since the last call.
         self.on_answered: Callable[[float | None, float | None, int, int], None] | None = None
@@ -139,17 +131,8 @@ class SliceHandle:
         Raises :class:`SliceLost` if the slice does not start, and the engine's errors.
         """
         ticket = self._ticket = self._links.expect(self._name, self.epoch)
-        address = self._links.address
-        payload = {
-            "host": address.host,
-            "port": address.port,
-            "certificate": address.certificate,
-            "token": ticket.token,
-            "slice": ticket.slice,
-            "epoch": ticket.epoch,
-        }
         try:
-            self._job = await self._engine.start_job(payload, self._settings.transform_sql)
+            self._job = await self._engine.start_job(self._links.payload(ticket), self._settings.transform_sql)
             self._link, hello = await self._linked(ticket, self._job)
         except BaseException:
             if ticket.linked.done() and not ticket.linked.cancelled() and not ticket.linked.exception():
@@ -170,7 +153,7 @@ class SliceHandle:
         )
         await self._until(self._ready.wait())
 
-    async def _linked(self, ticket: Ticket, job: Job) -> tuple[ServedLink, Message]:
+    async def _linked(self, ticket: Ticket, job: Job) -> tuple[ServedLink, protocol.Message]:
         """Wait until Spark runs the slice; return its link and hello.
 
         There is no timeout while all of Spark's slots may be in use, because another job would start no sooner.
@@ -224,9 +207,9 @@ class SliceHandle:
 
     def _misused(self, ticket: asyncio.Future[str]) -> None:
         if not ticket.cancelled():
-            self._end(SliceLost(ticket.result()))
+            self.give_up(SliceLost(ticket.result()))
 
-    async def resume(self, plans: Sequence[PartitionPlan]) -> list[Resumed]:
+    async def resume(self, plans: Sequence[protocol.PartitionPlan]) -> list[Resumed]:
         """Let the slice find where these plans resume. Raises :class:`SliceLost` if it ends meanwhile."""
         self._resuming, self._resumed = {plan.source for plan in plans}, []
         self._all_resumed.clear()
@@ -237,7 +220,10 @@ class SliceHandle:
         return self._resumed
 
     async def go(
-        self, producer: ProducerIdAndEpoch, plans: Iterable[PartitionPlan], transactions: TransactionTerms | None = None
+        self,
+        producer: ProducerIdAndEpoch,
+        plans: Iterable[protocol.PartitionPlan],
+        transactions: protocol.TransactionTerms | None = None,
     ) -> None:
         """Start the copy, in ``transactions`` if any. The positions of ``plans`` must be stored before.
 
@@ -264,10 +250,6 @@ class SliceHandle:
         """Report target partitions that were added to the transaction, and those ``refused`` for missing rights."""
         added, unwritable = [list(one) for one in targets], [list(one) for one in refused]
         self._send({"type": "enlisted", "partitions": added, "refused": unwritable})
-
-    def give_up(self, error: HeliographError) -> None:
-        """End the slice with ``error``; whatever it still does is ignored."""
-        self._end(error)
 
     def hold(self, *, is_held: bool) -> None:
         """Let the slice stop reading, or continue. Records that it has read are still written."""
@@ -296,13 +278,12 @@ class SliceHandle:
         if self._link is not None:
             self._link.abort()
         if self._job is not None and not self._job.finished.done():
-            is_over = self._link is None or (self._is_gone and self.ended.done() and self.ended.result() is not None)
-            if is_over:
+            if self._link is None or (self._is_gone and self.ended.done() and self.ended.result() is not None):
                 self._engine.cancel(self._job)
             else:
                 asyncio.get_running_loop().call_later(_CANCEL_AFTER_S, self._engine.cancel, self._job)
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: protocol.Message) -> None:
         if self._link is not None:
             self._link.send(message)
 
@@ -321,19 +302,19 @@ class SliceHandle:
                 self._heard(message)
                 await asyncio.sleep(0)  # because reports of thousands of partitions may be queued
         except SliceSilent as silent:
-            self._end(SliceLost(f"{silent} (pid {self.pid})"))
-        except LinkClosed:
+            self.give_up(SliceLost(f"{silent} (pid {self.pid})"))
+        except protocol.LinkClosed:
             self._is_gone = True
-            self._end(SliceLost(f"the slice (pid {self.pid}) was lost"))
+            self.give_up(SliceLost(f"the slice (pid {self.pid}) was lost"))
         except Exception as error:
             log.error("a message of the slice (pid %d) could not be handled", self.pid, exc_info=error)
-            self._end(SliceLost(f"a message of the slice (pid {self.pid}) could not be handled: {error!r}"))
+            self.give_up(SliceLost(f"a message of the slice (pid {self.pid}) could not be handled: {error!r}"))
 
-    def _heard(self, message: Message) -> None:
+    def _heard(self, message: protocol.Message) -> None:
         kind = message["type"]
         if kind == "progress":
             for partition in message["partitions"]:
-                self._on_progress(PartitionProgress.from_wire(partition))
+                self._on_progress(protocol.PartitionProgress.from_wire(partition))
         elif kind == "alive":
             if self.on_answered is not None:
                 self.on_answered(*message["answered_ago_s"], *message["throttled_ms"])
@@ -354,21 +335,22 @@ class SliceHandle:
                 self._all_resumed.set()
         elif kind == "done":
             self._unclean = [TopicPartition(*one) for one in message["unclean"]]
-            self._end(None)
+            self.give_up(None)
         elif kind == "failed":
-            self._end(_FAULTS.get(message["fault"], SliceLost)(message["error"]))
+            self.give_up(_FAULTS.get(message["fault"], SliceLost)(message["error"]))
 
-    def _end(self, error: HeliographError | None) -> None:
+    def give_up(self, error: HeliographError | None) -> None:
+        """End the slice, with ``error`` unless it is done; whatever it still does is ignored."""
         if not self.ended.done():
             self.ended.set_result(error)
             if self._link is not None:
                 self._link.let_lapse()  # because closing the link may take a while
 
 
-async def _wired(plans: Iterable[PartitionPlan]) -> list[list[dict[str, Any]]]:
+async def _wired(plans: Iterable[protocol.PartitionPlan]) -> list[list[dict[str, Any]]]:
     """Return ``plans`` in wire format, split into messages; other coroutines run in between."""
     wired: list[list[dict[str, Any]]] = []
-    for piece in pieces(plans):
+    for piece in protocol.pieces(plans):
         wired.append([plan.to_wire() for plan in piece])
         await asyncio.sleep(0)
     return wired
@@ -434,7 +416,7 @@ class TaskSettings:
     transactional_id: str
     partitions: tuple[TopicPartition, ...]
     remote_topic: Callable[[str], str]
-    slice: SliceSettings
+    slice: protocol.SliceSettings
     epoch_ms: int = 3_600_000
     flush_interval_ms: int = 60_000
     reset_to: int = EARLIEST

@@ -84,7 +84,6 @@ class MirrorSourceTask:
         return self._settings.flow
 
     def target_topic(self, source: TopicPartition) -> str:
-        """Return the topic that a source partition is copied to."""
         entry = self.ledger.entries.get(source)
         return entry.pair.target.topic if entry else self._settings.remote_topic(source.topic)
 
@@ -157,8 +156,6 @@ class MirrorSourceTask:
     @property
     def _name(self) -> str:
         return f"{self._settings.flow} task {self._settings.slice.task}"
-
-    # -- copying ----------------------------------------------------------------------------------
 
     async def _copy_until_stopped(self) -> None:
         while not self._stopping.done():
@@ -430,8 +427,6 @@ class MirrorSourceTask:
         if self._services.syncs is not None:
             self._services.syncs.acknowledged(source, runs)
 
-    # -- storing ----------------------------------------------------------------------------------
-
     async def _commit_forever(self) -> None:
         while True:
             await is_set_within(self._filled, min(_COMMIT_S, self._settings.flush_interval_ms / 1000))
@@ -445,7 +440,6 @@ class MirrorSourceTask:
                     log.warning("%s: positions could not be stored: %s; %sretrying", self._name, error, waits)
 
     async def _commit(self) -> None:
-        """Store everything."""
         await self._commit_of(self.ledger)
 
     async def _commit_rest(self) -> None:

@@ -241,19 +241,15 @@ class MirrorHost:
         return self._histories.setdefault(name, FlowHistory())
 
     def sample(self, name: str) -> None:
-        """Add a sample to the history of the connector ``name``."""
         seen, is_known = self.seen.get(name), self.contact(name).knows_lag
         lag = seen.whole() if seen is not None and is_known else None
         self.history_of(name).observe(wall_ms(), self.copied(name), lag)
 
     def forget(self, name: str) -> None:
         """Forget the connector ``name``, which no longer concerns this worker."""
-        self._moved_ms.pop(name, None)
-        self._takeovers.pop(name, None)
-        self._histories.pop(name, None)
-        self._lags.pop(name, None)
-        self._looks.pop(name, None)
-        self.verified.pop(name, None)
+        known: dict[str, Any]
+        for known in (self._moved_ms, self._takeovers, self._histories, self._lags, self._looks, self.verified):
+            known.pop(name, None)
 
     def lag_of(self, name: str) -> SharedLag:
         """Return the lag reader of the connector ``name``, which concurrent callers share."""

@@ -65,7 +65,6 @@ class Node:
         return self.lines.get(path, 1)
 
     def error(self, message: str) -> ConfigError:
-        """Return an error with the field and its line."""
         return ConfigError(message, self.path or None, self.file, self.line)
 
     def __contains__(self, name: str) -> bool:
@@ -122,10 +121,9 @@ class Node:
 
     def required(self, name: str) -> str:
         """Return the text of a required field. Raises ConfigError if it is missing."""
-        text = self.field(name).text()
-        if not text:
-            missing = self.field(name)
-            raise missing.error(f"{missing.path} is missing")
+        found = self.field(name)
+        if not (text := found.text()):
+            raise found.error(f"{found.path} is missing")
         return text
 
     def settings(self) -> dict[str, str]:
@@ -134,11 +132,8 @@ class Node:
 
 
 def read_documents(text: str, file: str) -> list[Node]:
-    """Return the documents of a text that are not empty.
-
-    Raises:
-        ConfigError: The text is not YAML, has a key twice, an alias or a tag, or is nested too deeply.
-    """
+    """Return the documents of a text that are not empty. Raises ConfigError if the text is not YAML, has a key twice,
+    an alias or a tag, or is nested too deeply."""
     found = []
     try:
         for root in yaml.compose_all(text, Loader=_Loader):
@@ -253,7 +248,9 @@ class Resource:
 
 def resources_in(documents: Sequence[Node], file: str) -> list[Node]:
     """Return the resources of a file, also those in lists. Raises ConfigError if there is none."""
-    every = list(_unfolded(documents))
+    every = list[Node]()
+    for each in documents:
+        every += each.field("items").items() if each.field("kind").value in _LISTS else [each]
     found = [each for each in every if each.field("kind").value == _KIND]
     if not found:
         older = next((each for each in every if each.field("kind").value == _MIRROR_MAKER_1_KIND), None)
@@ -267,20 +264,9 @@ def resources_in(documents: Sequence[Node], file: str) -> list[Node]:
     return found
 
 
-def _unfolded(documents: Sequence[Node]) -> Iterator[Node]:
-    for each in documents:
-        if each.field("kind").value in _LISTS:
-            yield from each.field("items").items()
-        else:
-            yield each
-
-
 def chosen(documents: Sequence[Node], name: str | None, file: str) -> Node:
-    """Return the only resource of a file, or the one with the name.
-
-    Raises:
-        ConfigError: There is none, or several without a name or with the same.
-    """
+    """Return the only resource of a file, or the one with the name. Raises ConfigError if there is none, or several
+    without a name or with the same."""
     found = resources_in(documents, file)
     names = [each.field("metadata").required("name") for each in found]
     if name is None and len(found) > 1:
@@ -294,11 +280,8 @@ def chosen(documents: Sequence[Node], name: str | None, file: str) -> Node:
 
 
 def resource(node: Node) -> Resource:
-    """Return the clusters and mirrors of a resource.
-
-    Raises:
-        ConfigError: The version is not known, a cluster or mirror is missing, or they contradict each other.
-    """
+    """Return the clusters and mirrors of a resource. Raises ConfigError if the version is not known, a cluster or
+    mirror is missing, or they contradict each other."""
     version = node.required("apiVersion")
     if version.removeprefix(_GROUP) not in _VERSIONS or not version.startswith(_GROUP):
         known = ", ".join(_GROUP + each for each in _VERSIONS)

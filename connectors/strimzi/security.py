@@ -33,10 +33,7 @@ _OUTSIDE: Final = ("", ".", "..")
 def mounted_secrets(params: Mapping[str, str]) -> Provider:
     """Return a provider of the secrets in the folder that ``directory`` names; a :data:`ProviderFactory`.
 
-    A line end after a value is removed, because editors add it.
-
-    Raises:
-        ValueError: The folder does not exist.
+    A line end after a value is removed, because editors add it. Raises ValueError if the folder does not exist.
     """
     folder = Path(params.get(DIRECTORY, ""))
     if not params.get(DIRECTORY) or not folder.is_dir():
@@ -51,6 +48,12 @@ def mounted_secrets(params: Mapping[str, str]) -> Provider:
         return {each.name: text.removesuffix("\n") for each in files if (text := _text(each)) is not None}
 
     return read
+
+
+def mounted_provider(folder: str) -> dict[str, str]:
+    """Return the properties of a worker's provider of the secrets in ``folder``."""
+    provider = f"config.providers.{PROVIDER}"
+    return {f"{provider}.class": PROVIDER_CLASS, f"{provider}.param.{DIRECTORY}": folder}
 
 
 def _text(file: Path) -> str | None:
@@ -83,6 +86,10 @@ class SecretReferences:
         self.used.append(SecretKey(secret, key, node))
         path = f"{self.namespace}/{secret}" if self.namespace else secret
         return f"${{{PROVIDER}:{path}:{key}}}"
+
+    def named_in(self, node: Node, name: str) -> str:
+        """Return the reference to the secret of ``node``, and to the key that its field ``name`` has."""
+        return self.reference(node.required("secretName"), node.required(name), node)
 
     def matching(self, secret: str, pattern: str, node: Node) -> list[str]:
         """Return references to all keys that a pattern such as ``*.crt`` matches, sorted by name."""
@@ -148,14 +155,10 @@ _OAUTH_FLAGS: Final = {
 
 
 def client_security(cluster: Node, secrets: SecretReferences) -> dict[str, str]:
-    """Return the security properties of a client of ``cluster``, with references to secrets.
-
-    Raises:
-        ConfigError: A field is missing or wrong, or the type of authentication is not one of Strimzi's.
-    """
+    """Return the security properties of a client of ``cluster``, with references to secrets. Raises ConfigError if a
+    field is missing or wrong, or the type of authentication is not one of Strimzi's."""
     tls, authentication = cluster.field("tls"), cluster.field("authentication")
     props = _trust(tls, secrets)
-    with_tls = tls.value is not None
     is_sasl = False
     if authentication.value is not None:
         kind = authentication.required("type")
@@ -165,35 +168,32 @@ def client_security(cluster: Node, secrets: SecretReferences) -> dict[str, str]:
             raise authentication.field("type").error(f"authentication.type is '{kind}'. Use one of {known}")
         props |= make(authentication, secrets)
         is_sasl = authentication.field("sasl").text() == "true" if kind == "custom" else kind != "tls"
-    protocol = "SSL" if with_tls else "PLAINTEXT"
+    protocol = "PLAINTEXT" if tls.value is None else "SSL"
     return props | {"security.protocol": f"SASL_{protocol}" if is_sasl else protocol}
 
 
 def _trust(tls: Node, secrets: SecretReferences) -> dict[str, str]:
     found: list[str] = []
     for each in tls.field("trustedCertificates").items():
-        secret = each.required("secretName")
         if "certificate" in each:
-            found.append(secrets.reference(secret, each.required("certificate"), each))
+            found.append(secrets.named_in(each, "certificate"))
         else:
-            found += secrets.matching(secret, each.required("pattern"), each)
+            found += secrets.matching(each.required("secretName"), each.required("pattern"), each)
     return {"ssl.truststore.certificates": "\n".join(found), "ssl.truststore.type": "PEM"} if found else {}
 
 
 def _tls(authentication: Node, secrets: SecretReferences) -> dict[str, str]:
     pair = authentication.field("certificateAndKey")
-    secret = pair.required("secretName")
     return {
-        "ssl.keystore.certificate.chain": secrets.reference(secret, pair.required("certificate"), pair),
-        "ssl.keystore.key": secrets.reference(secret, pair.required("key"), pair),
+        "ssl.keystore.certificate.chain": secrets.named_in(pair, "certificate"),
+        "ssl.keystore.key": secrets.named_in(pair, "key"),
         "ssl.keystore.type": "PEM",
     }
 
 
 def _password(mechanism: str, module: str) -> Callable[[Node, SecretReferences], dict[str, str]]:
     def make(authentication: Node, secrets: SecretReferences) -> dict[str, str]:
-        source = authentication.field("passwordSecret")
-        password = secrets.reference(source.required("secretName"), source.required("password"), source)
+        password = secrets.named_in(authentication.field("passwordSecret"), "password")
         options = {"username": authentication.required("username"), "password": password}
         return {"sasl.mechanism": mechanism, "sasl.jaas.config": _jaas(module, options)}
 
@@ -201,10 +201,8 @@ def _password(mechanism: str, module: str) -> Callable[[Node, SecretReferences],
 
 
 def _oauth(authentication: Node, secrets: SecretReferences) -> dict[str, str]:
-    options: dict[str, str] = {}
-    for name, option in _OAUTH_TEXTS.items():
-        if name in authentication:
-            options[option] = authentication.required(name)
+    texts = _OAUTH_TEXTS.items()
+    options = {option: authentication.required(name) for name, option in texts if name in authentication}
     for name, (unusual, option, value) in _OAUTH_FLAGS.items():
         if authentication.field(name).text() == unusual:
             options[option] = value
@@ -212,12 +210,10 @@ def _oauth(authentication: Node, secrets: SecretReferences) -> dict[str, str]:
         options[f"oauth.sasl.extension.{name}"] = each.text() or ""
     for name, option in _OAUTH_SECRETS.items():
         if name in authentication:
-            source = authentication.field(name)
-            options[option] = secrets.reference(source.required("secretName"), source.required("key"), source)
+            options[option] = secrets.named_in(authentication.field(name), "key")
     if "passwordSecret" in authentication:
-        source = authentication.field("passwordSecret")
-        key = source.required("password")
-        options["oauth.password.grant.password"] = secrets.reference(source.required("secretName"), key, source)
+        password = secrets.named_in(authentication.field("passwordSecret"), "password")
+        options["oauth.password.grant.password"] = password
     return {
         "sasl.mechanism": "OAUTHBEARER",
         "sasl.jaas.config": _jaas(_OAUTH, options),

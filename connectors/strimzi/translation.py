@@ -19,14 +19,7 @@ from connect.core.errors import ConfigError
 from connect.core.model import TargetState
 from connectors.config.ignored_keys import connector_notices
 from connectors.strimzi.resource import Mirror, Node, Resource, resource
-from connectors.strimzi.security import (
-    DIRECTORY,
-    PROVIDER,
-    PROVIDER_CLASS,
-    SecretKey,
-    SecretReferences,
-    client_security,
-)
+from connectors.strimzi.security import PROVIDER, SecretKey, SecretReferences, client_security, mounted_provider
 
 
 def auto_restart(connector: Node) -> dict[str, str]:
@@ -293,11 +286,8 @@ def _line_in(cluster: Node, key: str) -> int:
 
 
 def translate(node: Node, secrets_dir: str | None, secret_keys: Mapping[str, frozenset[str]]) -> TranslatedResource:
-    """Translate the resource ``node``; ``secret_keys`` are the keys in ``secrets_dir`` by secret.
-
-    Raises:
-        ConfigError: A field is missing or wrong; the error has its line.
-    """
+    """Translate the resource ``node``; ``secret_keys`` are the keys in ``secrets_dir`` by secret. Raises ConfigError if
+    a field is missing or wrong; the error has its line."""
     found = resource(node)
     secrets = SecretReferences(found.namespace, secret_keys)
     said = list(notices(node))
@@ -363,8 +353,7 @@ def _providers(own: str | None, secrets_dir: str | None) -> dict[str, str]:
     }
     if secrets_dir is not None:
         names.append(PROVIDER)
-        props[f"config.providers.{PROVIDER}.class"] = PROVIDER_CLASS
-        props[f"config.providers.{PROVIDER}.param.{DIRECTORY}"] = secrets_dir
+        props |= mounted_provider(secrets_dir)
     return {"config.providers": ",".join([own, *names] if own else names), **props}
 
 
@@ -372,7 +361,7 @@ def _connectors(
     found: Resource, mirror: Mirror, secrets: SecretReferences, said: list[IgnoredField]
 ) -> Iterator[WantedConnector]:
     for name, cls in _CONNECTORS.items():
-        if name not in mirror.fields.mapping() or mirror.fields.field(name).value is None:
+        if name not in mirror.fields:
             continue
         each = mirror.fields.field(name)
         full = f"{mirror.name}.{cls}"

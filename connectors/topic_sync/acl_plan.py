@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, runtime_checkable
 
-from connect.core.errors import PermanentError
 from connect.kafka.authorization import (
     OPERATIONS,
     PATTERN_TYPES,
@@ -65,14 +64,7 @@ class Names:
 
     def remote_topic(self, topic: str) -> str | None:
         """Return the name; None if the flow does not mirror the topic, or the policy has no name for it."""
-        return self.copy_of(topic) if self.takes_topic(topic) else None
-
-    def copy_of(self, topic: str) -> str | None:
-        """Return the name on the target, now or when it was mirrored; None if the policy has no name for it."""
-        try:
-            return self.names.of(topic)
-        except PermanentError:
-            return None
+        return self.names.find(topic) if self.takes_topic(topic) else None
 
     def remote_prefix(self, prefix: str) -> str | None:
         """Return the prefix; None if the policy does not say, or something renames topics after it."""
@@ -236,7 +228,7 @@ def _counterpart(rule: AclBinding, names: Names) -> AclBinding | None:
         return rule
     prefix = _prefix(rule)
     if prefix is None:
-        copy = names.copy_of(rule.resource_name)
+        copy = names.names.find(rule.resource_name)
         return None if copy is None else replace(rule, resource_name=copy)
     remote = names.remote_prefix(prefix)
     return None if remote is None else _covering(rule, remote)
@@ -286,7 +278,6 @@ def _prefix(rule: AclBinding) -> str | None:
 
 
 def _literal(rule: AclBinding, topic: str) -> AclBinding:
-    """Return ``rule`` for one topic."""
     return replace(rule, resource_name=topic, pattern_type="LITERAL")
 
 

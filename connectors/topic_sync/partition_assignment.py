@@ -90,11 +90,8 @@ def encode_partitions(partitions: Sequence[TopicPartition]) -> str:
 
 def decode_partitions(text: str) -> list[TopicPartition]:
     """Decode it; a partition's number follows the last dash (Kafka ``MirrorUtils.decodeTopicPartition``)."""
-    found = []
-    for part in text.split(","):
-        topic, _, index = part.strip().rpartition("-")
-        found.append(TopicPartition(topic, int(index)))
-    return found
+    parts = (part.strip().rpartition("-") for part in text.split(","))
+    return [TopicPartition(topic, int(index)) for topic, _, index in parts]
 
 
 log = logging.getLogger(__name__)
@@ -129,9 +126,8 @@ async def first_offsets(
         log.info("%s begins at source offset %d, which group %s has committed", one, offset, begin.group)
     rest = [one for one in partitions if one not in found]
     isolation = READ_COMMITTED if begin.read_committed and begin.reset_to == LATEST else READ_UNCOMMITTED
-    for key, offset in (await list_offsets(source, rest, begin.reset_to, isolation) if rest else {}).items():
-        found[TopicPartition(*key)] = offset
-    return found
+    reset = await list_offsets(source, rest, begin.reset_to, isolation) if rest else {}
+    return found | {TopicPartition(*key): offset for key, offset in reset.items()}
 
 
 async def warn_of_members(source: Cluster, group: str) -> None:

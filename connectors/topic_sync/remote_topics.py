@@ -42,13 +42,7 @@ def _mirrored(key: str, config: TopicConfig, properties: ConfigPropertyFilter) -
 
 def configs_of_new(source: TopicConfigs, properties: ConfigPropertyFilter) -> dict[str, str]:
     """Return the settings for a new remote topic: no defaults of the source, unless configured."""
-    return {
-        key: config.value
-        for key, config in sorted(source.items())
-        if config.value is not None
-        and _mirrored(key, config, properties)
-        and (config.source is not ConfigSource.DEFAULT or properties.should_replicate_source_default(key))
-    }
+    return {key: value for key, value in wanted_configs(source, properties).items() if value is not None}
 
 
 def wanted_configs(source: TopicConfigs, properties: ConfigPropertyFilter) -> dict[str, str | None]:
@@ -150,12 +144,8 @@ class ConfigSync:
                 changes += alterations(remote, configs, None, self._properties)
                 continue
             if unknown := unknown_keys(configs, has, self._properties):
-                log.warning(
-                    "%s: %s cannot get %s, which the target's brokers do not know",
-                    self._flow,
-                    remote,
-                    ", ".join(unknown),
-                )
+                keys = ", ".join(unknown)
+                log.warning("%s: %s cannot get %s, which the target's brokers do not know", self._flow, remote, keys)
             changes += alterations(remote, configs, has, self._properties)
         return changes
 
@@ -252,9 +242,8 @@ def _wrong_name(name: str) -> str | None:
 
 def absent(naming: Naming, topics: Sequence[TopicMetadata], target: Mapping[str, TopicMetadata]) -> list[TopicMetadata]:
     """Return those of ``topics`` that have a name and no remote topic."""
-    return [
-        topic for topic in topics if topic.name in naming.remote and not _exists(target.get(naming.remote[topic.name]))
-    ]
+    named = [topic for topic in topics if topic.name in naming.remote]
+    return [topic for topic in named if not _exists(target.get(naming.remote[topic.name]))]
 
 
 def creations(
@@ -266,17 +255,13 @@ def creations(
 ) -> list[CreateTopic]:
     """Return remote topics for ``new``, as Java creates them: same partition count, the source's own settings. Topics
     without ``configs`` are left out: created without them, a compacted topic would lose records."""
-    return [
-        CreateTopic(
-            naming.remote[topic.name],
-            topic.name,
-            len(topic.partitions),
-            replication_factor,
-            configs_of_new(configs[topic.name], properties),
-        )
-        for topic in new
-        if topic.name in configs
-    ]
+    found = []
+    for topic in new:
+        if topic.name in configs:
+            settings = configs_of_new(configs[topic.name], properties)
+            names = naming.remote[topic.name], topic.name
+            found.append(CreateTopic(*names, len(topic.partitions), replication_factor, settings))
+    return found
 
 
 def growths(

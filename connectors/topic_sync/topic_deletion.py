@@ -250,25 +250,13 @@ class TopicDeletion:
         }
 
     async def _delete(self, change: DeleteTopic) -> None:
-        log.warning(
-            "%s: deleting %s: its source topic %s was deleted at %s (topic.deletion.policy)",
-            self._flow,
-            change.topic,
-            change.source_topic,
-            in_utc(change.gone_since_ms),
-        )
+        said = "%s: deleting %s: its source topic %s was deleted at %s (topic.deletion.policy)"
+        log.warning(said, self._flow, change.topic, change.source_topic, in_utc(change.gone_since_ms))
         outcome = (await self._admin.delete_topics([change.topic])).get(change.topic)
         if outcome is None:
-            state_changed(
-                log,
-                logging.WARNING,
-                "topic-deleted",
-                change.topic,
-                "%s: deleted %s, because topic %s was deleted (topic.deletion.policy)",
-                self._flow,
-                change.topic,
-                change.source_topic,
-            )
+            said = "%s: deleted %s, because topic %s was deleted (topic.deletion.policy)"
+            about = self._flow, change.topic, change.source_topic
+            state_changed(log, logging.WARNING, "topic-deleted", change.topic, said, *about)
         elif isinstance(outcome, PermanentError):
             log.error("%s: remote topic was not deleted: %s", self._flow, outcome)
         else:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Self
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 from connect.api.convert import Converter, DataError, HeaderConverter, Predicate, Transformation
 from connect.api.source import BYTES, OPTIONAL_BYTES, Header, SourceRecord
@@ -23,6 +23,7 @@ from connect.core.config.config_def import Values
 from connect.core.errors import ConfigError, HeliographError, PermanentError
 from connect.wire.batch import NO_TIMESTAMP, is_text, readable
 from connectors.control_link.protocol import PartitionPlan
+from connectors.formats.types import Wired
 from connectors.policy import IN_NAMES, LONGEST_NAME
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ Done = Callable[[Outcome], None]
 
 
 @dataclass(frozen=True, slots=True)
-class MadePlugin:
+class MadePlugin(Wired):
     """A plugin to create. ``reference``: its class as ``package.module:Class``; ``name``: as the user wrote it."""
 
     reference: str
@@ -121,7 +122,7 @@ class MadePlugin:
 
 
 @dataclass(frozen=True, slots=True)
-class ChainStep:
+class ChainStep(Wired):
     """A transform and its predicate. ``renames``: it only renames topics, independently of the record."""
 
     transformation: MadePlugin
@@ -131,28 +132,12 @@ class ChainStep:
 
 
 @dataclass(frozen=True, slots=True)
-class ChainPlan:
+class ChainPlan(Wired):
     """The transforms of a flow. ``cluster`` is the alias of the source; ``converter`` converts results to bytes."""
 
     cluster: str
     converter: MadePlugin
     steps: tuple[ChainStep, ...]
-
-    def to_wire(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_wire(cls, data: Mapping[str, Any]) -> Self:
-        steps = tuple(
-            ChainStep(
-                MadePlugin(**step["transformation"]),
-                MadePlugin(**step["predicate"]) if step["predicate"] else None,
-                step["negate"],
-                step["renames"],
-            )
-            for step in data["steps"]
-        )
-        return cls(data["cluster"], MadePlugin(**data["converter"]), steps)
 
 
 class Chain:
@@ -214,11 +199,7 @@ class Chain:
     def _goes_to_others(self, plan: PartitionPlan, after: SourceRecord) -> bool:
         ours, *others = plan.ways.named or (self._name(_seen(plan)),)
         if after.partition != plan.source.partition:
-            where = (
-                routes_message(after.topic)
-                if after.partition is None
-                else f"{routes_message(after.topic)}-{after.partition}"
-            )
+            where = routes_message(after.topic) + ("" if after.partition is None else f"-{after.partition}")
             raise _Routed(f"a transform sends it to {where}; mirrored records must keep the number of their partition")
         if after.topic != ours and after.topic not in others:
             raise _Routed(
@@ -240,11 +221,8 @@ class Chain:
             key=convert.from_connect(topic, after.key_schema, after.key),
             value=convert.from_connect(topic, after.value_schema, after.value),
             headers=[
-                (
-                    own.get(id(one)) or _written(one.key),
-                    convert.from_connect_header(topic, one.key, one.schema, one.value),
-                )
-                for one in after.headers
+                (own.get(id(it)) or _written(it.key), convert.from_connect_header(topic, it.key, it.schema, it.value))
+                for it in after.headers
             ],
         )
 

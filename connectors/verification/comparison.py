@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from typing import Any, Final
 
 from connectors.verification.alignment import (
@@ -79,17 +80,13 @@ class Comparison:
     async def run(self) -> RangeResult:
         """Compare, and return what was found. Raises what the readers raise."""
         result = self.result
-        try:
+        async with aclosing(self._source.reader), aclosing(self._target.reader):
             await self._walk()
             await self._finish()
-        finally:
-            await self._source.reader.close()
-            await self._target.reader.close()
         result.bytes, result.filtered = self._source.bytes, self._source.filtered
         if result.filtered:
-            self._found.explain(
-                "source", self._plan.begin, self._source.position - 1, RangeReason.FILTERED, result.filtered
-            )
+            last = self._source.position - 1
+            self._found.explain("source", self._plan.begin, last, RangeReason.FILTERED, result.filtered)
         result.differences.sort(key=_place)
         result.undecided.sort(key=_place)
         return result
@@ -188,16 +185,13 @@ class Comparison:
         last: deque[int] = deque(maxlen=length)
         offsets: deque[int] = deque(maxlen=length)
         cursor = Cursor(self._open(side, begin, end), self._transform if side == "source" else None)
-        try:
+        async with aclosing(cursor.reader):
             while await cursor.fill():
-                for one in cursor.records[cursor.at :]:
+                for one in cursor.take_all():
                     last.append(digest_of(one, self._is_timed))
                     offsets.append(one.offset)
                     if tuple(last) in wanted:
                         return offsets[0]
-                cursor.at = len(cursor.records)
-        finally:
-            await cursor.reader.close()
         return None
 
     def _without_not_copied(self, found: Alignment, ours: Sequence[Any]) -> Alignment:
@@ -240,9 +234,8 @@ class Comparison:
         """Take what one log has left, and explain all lone records."""
         source, target, plan = self._source, self._target, self._plan
         while await target.fill():
-            for one in target.records[target.at :]:
+            for one in target.take_all():
                 self._hold(self._theirs, one, (source.position, plan.end), 0)
-            target.take(len(target.records) - target.at)
             if self._held_bytes > plan.held_bytes:
                 await self._settle()
         while await source.fill():
@@ -284,15 +277,13 @@ class Comparison:
             self._last_records.suspect(left_ours, left_theirs)
             return
         ours, theirs = self._moved(left_ours, left_theirs)
-        taken_ours, taken_theirs = set(), set()
+        taken = set()
         for mine, other in paired(ours, theirs):
             fields = changed_fields(mine.record, other.record)
             what = describe_change(mine.record, other.record, fields)
             self._differs(DifferenceKind.CHANGED, mine, other, what, fields)
-            taken_ours.add(id(mine))
-            taken_theirs.add(id(other))
-        ours = [one for one in ours if id(one) not in taken_ours]
-        theirs = [one for one in theirs if id(one) not in taken_theirs]
+            taken |= {id(mine), id(other)}
+        ours, theirs = ([one for one in some if id(one) not in taken] for some in (ours, theirs))
         if theirs:
             theirs = await self._doubled(theirs)
         is_of_others = of_others(self._plan)
@@ -303,7 +294,8 @@ class Comparison:
         for one in theirs:
             what = describe_record(one.record)
             if one.record.offset < self._plan.map_begin:
-                self._found.doubt(DifferenceKind.EXTRA, None, one.record.offset, what, UndecidedReason.BEFORE_MAP)
+                before_map = UndecidedReason.BEFORE_MAP
+                self._found.differs(DifferenceKind.EXTRA, None, one.record.offset, what, undecided=before_map)
             else:
                 self._differs(DifferenceKind.EXTRA, None, one, what)
 
@@ -348,14 +340,11 @@ class Comparison:
         found: dict[int, int] = {}
         begin = max(plan.begin - (plan.end - plan.begin), 0)
         cursor = Cursor(self._open("source", begin, plan.end), self._transform)
-        try:
+        async with aclosing(cursor.reader):
             while await cursor.fill():
-                for one in cursor.records[cursor.at :]:
+                for one in cursor.take_all():
                     if (digest := digest_of(one, self._is_timed)) in wanted:
                         found.setdefault(digest, one.offset)
-                cursor.at = len(cursor.records)
-        finally:
-            await cursor.reader.close()
         left = []
         for one in theirs:
             offset = found.get(digest_of(one.record, self._is_timed))

@@ -74,9 +74,7 @@ async def _compare(here: Cluster, there: Cluster, source: TopicPartition, target
         begin = await list_offset(cluster, one, EARLIEST)
         places.append((begin, (await list_offsets(cluster, [one], LATEST, READ_COMMITTED))[one]))
     (begin, end), (target_begin, target_end) = places
-    plan = RangePlan(
-        *source, *target, begin, end, target_begin, target_end, due=end, is_last=True,
-    )  # fmt: skip
+    plan = RangePlan(*source, *target, begin, end, target_begin, target_end, due=end, is_last=True)
 
     def open_reader(side: str, first: int, behind: int) -> LogReader:
         return LogReader(*sides[side], first, behind, is_committed=True, fetch_bytes=_FETCH_BYTES)

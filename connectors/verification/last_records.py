@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Any, Final, NamedTuple
@@ -188,8 +189,7 @@ class LastRecords:
             )
             reasons = {key: reasons[key] for key, _ in doubtful}
         unnamed = total - len(faults), undecided - len(doubtful)
-        self._found.count(unnamed[0])
-        self._found.count_undecided(unnamed[1])
+        self._found.count(*unnamed)
         if faults or foreign:
             await self._name(dict(faults), dict(foreign))
         if doubtful:
@@ -225,8 +225,6 @@ class LastRecords:
             return False
         return self._is_of_others(one.target.offset) or one.target.offset < self._plan.map_begin
 
-    # -- passes over the logs -----------------------------------------------------------------------------
-
     async def _lasts(
         self, keys: Collection[Key] | None, parts: list[tuple[int, int]] | None = None
     ) -> dict[Key, KeyLasts]:
@@ -238,10 +236,10 @@ class LastRecords:
         for is_target, side, end in ((0, "source", self._source_end), (1, "target", self._plan.target_end)):
             gaps = self._plan.target_gaps if is_target else self._plan.gaps
             cursor = self._open(side)
-            try:
+            async with aclosing(cursor.reader):
                 await cursor.reader.extend()
                 while await cursor.fill():
-                    for record in cursor.records[cursor.at :]:
+                    for record in cursor.take_all():
                         key = record.key
                         if key is None or (keys is not None and key not in keys):
                             continue
@@ -261,14 +259,11 @@ class LastRecords:
                             one.target = Last.of(record, True)
                         else:
                             one.source = Last.of(record, False)
-                    cursor.at = len(cursor.records)
                     while parts is not None and held_bytes > most_bytes and bits < _MOST_BITS:
                         parts.append((bits + 1, value | 1 << bits))
                         bits += 1
                         found = {key: one for key, one in found.items() if hash(key) & ((1 << bits) - 1) == value}
                         held_bytes = sum(_KEY_BYTES + len(key or b"") for key in found)
-            finally:
-                await cursor.reader.close()
         return found
 
     async def _first_uncopied(self) -> int:
@@ -276,18 +271,15 @@ class LastRecords:
         copied: the last of its key, with a value, and no record of others at the target lets a cleaner remove it."""
         places: dict[Key, tuple[int, bool]] = {}
         cursor = self._open("source")
-        try:
+        async with aclosing(cursor.reader):
             await cursor.reader.extend()
             while await cursor.fill():
-                for record in cursor.records[cursor.at :]:
+                for record in cursor.take_all():
                     key = record.key
                     if record.offset < self._source_end or key is None or _is_in(self._plan.gaps, record.offset):
                         continue
                     if key in places or len(places) < _UNCOPIED_KEYS:
                         places[key] = record.offset, record.value is not None
-                cursor.at = len(cursor.records)
-        finally:
-            await cursor.reader.close()
         known = await self._lasts(places)
         return min(
             (
@@ -304,9 +296,9 @@ class LastRecords:
         end = self._plan.target_end if is_target else self._source_end
         waiting: list[_KeySeen] = []
         cursor = self._open("target" if is_target else "source")
-        try:
+        async with aclosing(cursor.reader):
             while await cursor.fill():
-                for record in cursor.records[cursor.at :]:
+                for record in cursor.take_all():
                     if record.offset >= end:
                         break
                     if waiting:
@@ -324,12 +316,7 @@ class LastRecords:
                     if own is not None and own.offset == record.offset:
                         seen.record = record
                         waiting.append(seen)
-                cursor.at = len(cursor.records)
-        finally:
-            await cursor.reader.close()
         return found
-
-    # -- names -------------------------------------------------------------------------------------------------
 
     async def _name(self, faults: dict[Key, KeyLasts], foreign: dict[Key, KeyLasts]) -> None:
         """Report the faults as what they are, and of what is ``foreign`` to the map what the source has too."""
@@ -412,10 +399,12 @@ class LastRecords:
             if one.target is None:
                 if mine := here[key].record:
                     self._faulty[0] += 1
-                    self._found.doubt(DifferenceKind.MISSING, mine.offset, None, describe_record(mine), reasons[key])
+                    what = describe_record(mine)
+                    self._found.differs(DifferenceKind.MISSING, mine.offset, None, what, undecided=reasons[key])
             elif (other := there[key].record) and not self._is_old(one, here[key]):
                 self._faulty[1] += 1
-                self._found.doubt(DifferenceKind.EXTRA, None, other.offset, describe_record(other), reasons[key])
+                what = describe_record(other)
+                self._found.differs(DifferenceKind.EXTRA, None, other.offset, what, undecided=reasons[key])
 
     def _is_old(self, one: KeyLasts, mine: _KeySeen) -> bool:
         """Whether the target's last record is a copy before the map, of an older one that the source still has."""
@@ -449,7 +438,7 @@ class LastRecords:
         for source, target, key in passed:
             what = f"at another place: the last record of key {key!r}"
             if key in doubts:
-                self._found.doubt(DifferenceKind.ORDER, source, target, what, doubts[key])
+                self._found.differs(DifferenceKind.ORDER, source, target, what, undecided=doubts[key])
             else:
                 self._differs(DifferenceKind.ORDER, source, target, what)
 
@@ -471,11 +460,8 @@ def _is_in(ranges: Iterable[tuple[int, int]], offset: int) -> bool:
 
 
 def _place(fault: _Fault) -> tuple[int, int]:
-    one = fault[1]
-    return (
-        one.source.offset if one.source is not None else _NEVER,
-        one.target.offset if one.target is not None else -1,
-    )
+    source, target = fault[1].source, fault[1].target
+    return _NEVER if source is None else source.offset, -1 if target is None else target.offset
 
 
 def _out_of_order(places: Sequence[tuple[int, int, Any]]) -> list[tuple[int, int, Any]]:

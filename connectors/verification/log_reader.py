@@ -242,7 +242,7 @@ class LogReader:
             self.end = max(self.end, ends[self._partition])
             return
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         await self._scope.close()
 
     async def _fetched(self, position: int) -> tuple[int, list[LogBatch]]:
@@ -442,6 +442,12 @@ class Cursor:
         if count:
             self.at += count
             self.position = self.records[self.at - 1].offset + 1
+
+    def take_all(self) -> list[Any]:
+        """Take and return the records that are decoded."""
+        records = self.records[self.at :]
+        self.take(len(records))
+        return records
 
     async def _decode_next(self) -> bool:
         await self.peek()

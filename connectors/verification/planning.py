@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
@@ -21,7 +21,7 @@ from connect.kafka.log.topic_admin import Admin, known_topic, topic_values
 from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.formats.gap import GapRecord, decode_gap
 from connectors.formats.position import KeyKind, decode_kind
-from connectors.formats.types import TopicPartition
+from connectors.formats.types import TopicPartition, is_recreated
 from connectors.internal_topics import read_copied
 from connectors.offset_map.reader import ChunkRewritten, MapReader
 from connectors.offset_map.runs_and_chunks import MapPair
@@ -136,9 +136,9 @@ class PartitionScope:
             may_begin_later=self.may_begin_later,
             gaps=tuple(one for one in self.gaps if one[1] >= self.begin and one[0] < end),
             target_gaps=tuple(one for one in self.target_gaps if one[1] >= self.target_begin),
-            copies=await self._copies(reader, max(target_end, self.target_begin)),
+            copies=await _while_rewritten(reader, partial(self._copies, reader, max(target_end, self.target_begin))),
             map_begin=self.map_begin[1] if self.map_begin is not None else NO_MAP,
-            runs=await self._runs(reader),
+            runs=await _while_rewritten(reader, partial(self._runs, reader)),
             is_committed=self.is_committed,
             ids=(self.verified.source_id, self.verified.target_id),
         )
@@ -151,28 +151,28 @@ class PartitionScope:
         """Return the copies that the map knows around the next range, up to the first one behind it."""
         if self.pair is None or self.map_begin is None:
             return None
-        return await _while_rewritten(reader, partial(self._read_copies, self.pair, reader, target_end))
-
-    async def _runs(self, reader: MapReader) -> tuple[tuple[int, int, int], ...]:
-        """Return the last runs of the map, for a source that a cleaner works on."""
-        if self.pair is None or not self.is_compacted[0]:
-            return ()
-        return await _while_rewritten(reader, partial(_read_runs, self.pair, reader))
-
-    async def _read_copies(self, pair: MapPair, reader: MapReader, target_end: int) -> tuple[tuple[int, int], ...]:
         # Of what is before the map, any may be a copy.
-        begins = self.target_begin, self.map_begin[1] if self.map_begin is not None else -1
+        begins = self.target_begin, self.map_begin[1]
         found = [begins] if begins[0] < begins[1] else []
-        for chunk in reader.chunks(pair):
+        for chunk in reader.chunks(self.pair):
             if chunk.limit is not None and chunk.limit[1] <= self.target_begin:
                 continue
-            for run in await reader.runs(pair, chunk):
+            for run in await reader.runs(self.pair, chunk):
                 if found and run.downstream <= found[-1][1]:  # its source offsets have a gap, its copies have none
                     found[-1] = (found[-1][0], run.downstream_end)
                 elif run.downstream_end > self.target_begin:
                     found.append((run.downstream, run.downstream_end))
                 if run.downstream >= target_end:
                     return tuple(found)
+        return tuple(found)
+
+    async def _runs(self, reader: MapReader) -> tuple[tuple[int, int, int], ...]:
+        """Return the last runs of the map, for a source that a cleaner works on."""
+        if self.pair is None or not self.is_compacted[0]:
+            return ()
+        found: deque[tuple[int, int, int]] = deque(maxlen=MOST_RUNS)
+        for chunk in reader.chunks(self.pair):
+            found.extend((one.upstream, one.downstream, one.length) for one in await reader.runs(self.pair, chunk))
         return tuple(found)
 
     async def _bound(self, reader: MapReader) -> tuple[int, int] | None:
@@ -197,13 +197,6 @@ async def _while_rewritten(reader: MapReader, read: Callable[[], Awaitable[_T]])
         except ChunkRewritten:
             await reader.follow()
     return await read()
-
-
-async def _read_runs(pair: MapPair, reader: MapReader) -> tuple[tuple[int, int, int], ...]:
-    found: deque[tuple[int, int, int]] = deque(maxlen=MOST_RUNS)
-    for chunk in reader.chunks(pair):
-        found.extend((one.upstream, one.downstream, one.length) for one in await reader.runs(pair, chunk))
-    return tuple(found)
 
 
 async def plan_partitions(
@@ -302,7 +295,7 @@ def _copied_before(
             (clusters.source, source, pair.source_topic_id),
             (clusters.target, target, pair.target_topic_id),
         ):
-            if None not in (before, topic.topic_id) and before != topic.topic_id:
+            if is_recreated(topic.topic_id, before):
                 return f"cluster {cluster.name}: {topic.name}"
     return None
 
@@ -475,15 +468,10 @@ def _add_gaps(scope: PartitionScope, gaps: Collection[GapRecord]) -> None:
         for side, first, last in (("source", gap.first, gap.last), ("target", gap.target_first, gap.target_last)):
             if 0 <= first <= last:
                 if (first, last, side) not in known:
-                    explained.append(
-                        ExplainedRange(*scope.source, first, last, RangeReason.GAP, side, detail=gap.kind.label)
-                    )
+                    what = RangeReason.GAP, side
+                    explained.append(ExplainedRange(*scope.source, first, last, *what, detail=gap.kind.label))
                 if side == "source":
                     scope.gaps = (*scope.gaps, (first, last))
                 else:
                     scope.target_gaps = (*scope.target_gaps, (first, last))
     scope.verified = replace(scope.verified, result=replace(scope.verified.result, explained=tuple(explained)))
-
-
-def total_offsets(scopes: Iterable[PartitionScope]) -> int:
-    return sum(one.offsets for one in scopes)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Final, Self
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
 
-from connectors.formats.types import TopicPartition
+from connectors.formats.types import TopicPartition, Wired
 from connectors.verification.report import (
     NAMED_DIFFERENCES,
     Difference,
@@ -23,7 +23,7 @@ MOST_RUNS: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
-class RangePlan:
+class RangePlan(Wired):
     """What to compare: source offsets from ``begin`` to ``end`` and target offsets from ``target_begin`` to
     ``target_end`` (exclusive).
 
@@ -72,19 +72,9 @@ class RangePlan:
     def target(self) -> TopicPartition:
         return TopicPartition(self.target_topic, self.target_partition)
 
-    def to_wire(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_wire(cls, data: Mapping[str, Any]) -> Self:
-        pairs = {name: tuple(data[name]) for name in ("is_compacted", "may_begin_later", "ids")}
-        lists = ("gaps", "target_gaps", "copies")
-        ranges = {name: tuple((first, end) for first, end in data[name]) for name in lists if data[name] is not None}
-        return cls(**{**data, **pairs, **ranges, "runs": tuple(map(tuple, data["runs"]))})
-
 
 @dataclass(slots=True)
-class RangeResult:
+class RangeResult(Wired):
     """What was found. ``verified_to`` and ``target_to``: where the next range begins on both sides."""
 
     verified_to: int
@@ -99,21 +89,6 @@ class RangeResult:
     undecided: list[Difference] = field(default_factory=list)
     undecided_total: int = 0
 
-    def to_wire(self) -> dict[str, Any]:
-        return {
-            **{each.name: getattr(self, each.name) for each in fields(self)},
-            "differences": [one.to_wire() for one in self.differences],
-            "explained": [one.to_wire() for one in self.explained],
-            "undecided": [one.to_wire() for one in self.undecided],
-        }
-
-    @classmethod
-    def from_wire(cls, data: Mapping[str, Any]) -> Self:
-        differences = [Difference.from_wire(one) for one in data["differences"]]
-        explained = [ExplainedRange.from_wire(one) for one in data["explained"]]
-        undecided = [Difference.from_wire(one) for one in data["undecided"]]
-        return cls(**{**data, "differences": differences, "explained": explained, "undecided": undecided})
-
 
 class Findings:
     """Adds to a range's result."""
@@ -122,38 +97,30 @@ class Findings:
         self._plan, self._result = plan, result
 
     def differs(
-        self, kind: DifferenceKind, source: int | None, target: int | None, what: str, fields: tuple[str, ...] = ()
+        self,
+        kind: DifferenceKind,
+        source: int | None,
+        target: int | None,
+        what: str,
+        fields: tuple[str, ...] = (),
+        undecided: UndecidedReason | None = None,
     ) -> None:
-        """Add a difference at source and target offsets; more than :data:`NAMED_DIFFERENCES` are only counted."""
-        self.count(1)
-        if len(self._result.differences) < NAMED_DIFFERENCES:
-            plan = self._plan
-            self._result.differences.append(Difference(kind, plan.topic, plan.partition, source, target, what, fields))
+        """Add a difference at source and target offsets or, if ``undecided``, what looks like one and no log decides.
+        Of each more than :data:`NAMED_DIFFERENCES` are only counted."""
+        self.count(undecided is None, undecided is not None)
+        named = self._result.differences if undecided is None else self._result.undecided
+        if len(named) < NAMED_DIFFERENCES:
+            named.append(Difference(kind, *self._plan.source, source, target, what, fields, undecided))
 
-    def count(self, differences: int) -> None:
-        """Count differences that are not named."""
+    def count(self, differences: int, undecided: int) -> None:
+        """Count records that are not named."""
         self._result.differences_total += differences
-
-    def doubt(
-        self, kind: DifferenceKind, source: int | None, target: int | None, what: str, reason: UndecidedReason
-    ) -> None:
-        """Add what looks like a difference, as :meth:`differs`, and no log decides."""
-        self.count_undecided(1)
-        if len(self._result.undecided) < NAMED_DIFFERENCES:
-            plan = self._plan
-            one = Difference(kind, plan.topic, plan.partition, source, target, what, undecided=reason)
-            self._result.undecided.append(one)
-
-    def count_undecided(self, records: int) -> None:
-        """Count records that are undecided and not named."""
-        self._result.undecided_total += records
+        self._result.undecided_total += undecided
 
     def explain(self, side: str, first: int, last: int, reason: RangeReason, records: int = -1) -> None:
         if first <= last:
-            plan = self._plan
-            self._result.explained.append(
-                ExplainedRange(plan.topic, plan.partition, first, last, reason, side, records)
-            )
+            one = ExplainedRange(*self._plan.source, first, last, reason, side, records)
+            self._result.explained.append(one)
 
 
 def of_others(plan: RangePlan) -> Callable[[int], bool]:

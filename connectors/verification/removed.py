@@ -22,7 +22,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from connectors.verification.alignment import digest_of, has_own_time, timestamp_of
@@ -77,7 +79,6 @@ class Removed:
 
     def __init__(self, plan: RangePlan, open_reader: Callable[[str, int, int], LogReader]) -> None:
         self._plan, self._open = plan, open_reader
-        self._targets = [target for _, target, _ in plan.runs]
         self._known_from = plan.runs[0][0] if plan.runs else _NEVER
         #: The last source offset without a record that the flow did not copy, and the last abort marker.
         self._uncopied = self._aborted = -1
@@ -100,9 +101,9 @@ class Removed:
         for key, one in faults:
             if one.target is None:
                 if one.source is not None and self._gone_in_both > one.source.offset:
-                    missing[key], reasons[key] = self._target_of(one.source.offset), UndecidedReason.ABORTED
+                    missing[key], reasons[key] = self._copy_of(one.source.offset), UndecidedReason.ABORTED
             elif is_extra_told:
-                place = self._source_of(one.target.offset)
+                place = self._copy_of(one.target.offset, back=True)
                 if (reason := self._reason(one.source, place)) is not None:
                     extra[key], reasons[key] = place, reason
         # A record that still lies where the other log has its counterpart was removed by no cleaner.
@@ -120,21 +121,14 @@ class Removed:
             return UndecidedReason.EITHER if is_aborted else UndecidedReason.TOMBSTONE
         return UndecidedReason.ABORTED if is_aborted else None
 
-    def _source_of(self, target_offset: int) -> int | None:
-        """Return the source offset of a copy; None if the known runs do not say it."""
-        at = bisect_right(self._targets, target_offset) - 1
+    def _copy_of(self, offset: int, *, back: bool = False) -> int | None:
+        """Return the target offset of a source offset, with ``back`` the other way; None if no known run says it."""
+        here, there = (1, 0) if back else (0, 1)
+        at = bisect_right(self._plan.runs, offset, key=itemgetter(here)) - 1
         if at < 0:
             return None
-        source, target, length = self._plan.runs[at]
-        return source + target_offset - target if target_offset < target + length else None
-
-    def _target_of(self, source_offset: int) -> int | None:
-        """Return the target offset of a copy; None if the known runs do not say it."""
-        at = bisect_right(self._plan.runs, source_offset, key=lambda run: run[0]) - 1
-        if at < 0:
-            return None
-        source, target, length = self._plan.runs[at]
-        return target + source_offset - source if source_offset < source + length else None
+        run = self._plan.runs[at]
+        return run[there] + offset - run[here] if offset < run[here] + run[2] else None
 
     async def _without_record(self, side: str, places: Mapping[Key, int | None]) -> set[Key]:
         """Return the keys at whose places a log has no record, and those whose places are not known."""
@@ -194,7 +188,7 @@ class Removed:
         """Yield the ranges (first offset, end) of a log that have no record, and see its abort markers."""
         reader, expected = self._open(side, begin, end), begin
         reader.is_whole = True
-        try:
+        async with aclosing(reader):
             if to_end:
                 await reader.extend()
                 end = reader.end
@@ -211,7 +205,5 @@ class Removed:
                     expected = max(expected, offset + 1)
                 if batch.records == batch.last - batch.first + 1:
                     expected = max(expected, batch.last + 1)
-        finally:
-            await reader.close()
         if expected < end:
             yield expected, end

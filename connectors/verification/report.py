@@ -6,7 +6,7 @@ partition, and the number of all of them.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -24,8 +24,6 @@ FIELDS: Final = ("key", "value", "headers", "timestamp")
 
 
 class DifferenceKind(StrEnum):
-    """How source and target differ in one record."""
-
     MISSING = "missing"  # the source has it, the target does not
     EXTRA = "extra"  # the target has it, the source does not
     DOUBLED = "doubled"  # the target has it more often than the source
@@ -34,8 +32,6 @@ class DifferenceKind(StrEnum):
 
 
 class RangeReason(StrEnum):
-    """Why a range was not compared, or need not be equal."""
-
     RETENTION_SOURCE = "deleted by the source's retention"
     RETENTION_TARGET = "deleted by the target's retention"
     GAP = "a stored gap"
@@ -270,16 +266,15 @@ def ranges(result: VerificationResult) -> list[ExplainedRange]:
 
 def explanations(result: VerificationResult) -> list[Explanation]:
     """Return the explained ranges summed up, the most offsets first."""
-    counts: Counter[tuple[RangeReason, str]] = Counter()
-    offsets: Counter[tuple[RangeReason, str]] = Counter()
-    records: dict[tuple[RangeReason, str], int] = {}
+    by_key: defaultdict[tuple[RangeReason, str], list[ExplainedRange]] = defaultdict(list)
     for one in ranges(result):
-        key = (one.reason, one.side)
-        counts[key] += 1
-        offsets[key] += one.last - one.first + 1
-        known = records.get(key, 0)
-        records[key] = -1 if -1 in (known, one.records) else known + one.records
-    return [Explanation(*key, counts[key], offsets[key], records[key]) for key, _ in offsets.most_common()]
+        by_key[one.reason, one.side].append(one)
+    found = []
+    for key, some in by_key.items():
+        records = [one.records for one in some]
+        offsets = sum(one.last - one.first + 1 for one in some)
+        found.append(Explanation(*key, len(some), offsets, -1 if -1 in records else sum(records)))
+    return sorted(found, key=lambda one: -one.offsets)
 
 
 def coverage(result: VerificationResult) -> list[TopicCoverage]:

@@ -16,26 +16,12 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final
 
 from connect.core.errors import PermanentError
 from connect.core.wording import bytes_text, counted, in_utc, printable
-from connectors.verification.report import (
-    Difference,
-    ExplainedRange,
-    TopicCoverage,
-    VerificationResult,
-    coverage,
-    differences,
-    explanations,
-    headline,
-    limits,
-    ranges,
-    rates,
-    share,
-    speed,
-    undecided,
-)
+from connectors.verification import report
 
 _SUM: Final = "sha256"
 _COLUMNS: Final = 80
@@ -77,32 +63,29 @@ svg.bar { height: .8rem; margin-top: .3rem; border-radius: 3px; background: var(
 """
 
 
-def digest(result: VerificationResult) -> str:
+def digest(result: report.VerificationResult) -> str:
     """Return the SHA-256 of a result, in hexadecimal."""
     return _digest(result.to_json())
 
 
-def to_document(result: VerificationResult) -> dict[str, Any]:
+def to_document(result: report.VerificationResult) -> dict[str, Any]:
     """Return the JSON form: the fields of the result, and its sum under ``sha256``."""
     return {**result.to_json(), _SUM: digest(result)}
 
 
-def page(result: VerificationResult) -> str:
+def page(result: report.VerificationResult) -> str:
     """Return the HTML form, which holds the JSON form too."""
     return "\n".join(_page(result, json.dumps(to_document(result)), digest(result))) + "\n"
 
 
-def read_report(text: str) -> VerificationResult:
-    """Return the result in a report in JSON or HTML, once its sum is checked; of a page, what it shows is too.
-
-    Raises:
-        PermanentError: It is not a report, its contents do not have the sum it states, or the page shows other data.
-    """
+def read_report(text: str) -> report.VerificationResult:
+    """Return the result in a report in JSON or HTML, once its sum is checked; of a page, what it shows is too. Raises
+    PermanentError if it is not a report, its contents do not have the sum it states, or the page shows other data."""
     data = _DATA.search(text) if text.startswith("<!doctype html>") else None
     try:
         document = json.loads(text if data is None else data[1])
         stated = document.pop(_SUM)
-        result = VerificationResult.from_json(document)
+        result = report.VerificationResult.from_json(document)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise PermanentError(
             f"it is not a report of a verification in JSON or HTML, which alone can be checked ({error}); write one "
@@ -123,46 +106,37 @@ def _digest(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
-def to_text(result: VerificationResult, sha256: str) -> str:
+def to_text(result: report.VerificationResult, sha256: str) -> str:
     """Return the report, differences and explained ranges first; it ends with a line break."""
     return "\n".join(map(printable, _lines(result, sha256))) + "\n"
 
 
-def _lines(result: VerificationResult, sha256: str) -> Iterator[str]:
-    yield from _folded(headline(result))
-    for sentence in limits(result):
+def _lines(result: report.VerificationResult, sha256: str) -> Iterator[str]:
+    yield from _folded(report.headline(result))
+    for sentence in report.limits(result):
         yield from _folded(sentence, "  ")
-    yield from _difference_lines(result)
+    if named := report.differences(result):
+        yield from ("", "Differences")
+        yield from _record_lines(named, result.differences_total)
     yield from _undecided_lines(result)
     yield from _explained_lines(result)
     yield from _topic_lines(result)
     yield ""
-    yield f"Read {speed(result)}, from {in_utc(result.began_ms)}"
+    yield f"Read {report.speed(result)}, from {in_utc(result.began_ms)}"
     yield f"SHA-256 {sha256}"
 
 
-def _difference_lines(result: VerificationResult) -> Iterator[str]:
-    named = differences(result)
-    if not named:
-        return
-    yield from ("", "Differences")
-    yield from _record_lines(named, result.differences_total)
-
-
-def _undecided_lines(result: VerificationResult) -> Iterator[str]:
-    named = undecided(result)
-    for reason, some in groupby(sorted(named, key=_reason), key=_reason):
+def _undecided_lines(result: report.VerificationResult) -> Iterator[str]:
+    named = report.undecided(result)
+    of_reason = attrgetter("undecided")
+    for reason, some in groupby(sorted(named, key=of_reason), key=of_reason):
         yield from ("", *_folded(f"Undecided: {reason}"))
         yield from _record_lines(list(some))
     if result.undecided_total > len(named):
         yield f"  and {result.undecided_total - len(named):,} more, which are not named"
 
 
-def _reason(one: Difference) -> str:
-    return str(one.undecided)
-
-
-def _record_lines(named: Sequence[Difference], total: int | None = None) -> Iterator[str]:
+def _record_lines(named: Sequence[report.Difference], total: int | None = None) -> Iterator[str]:
     for one in named[:_MOST_IN_TEXT]:
         yield from _folded(f"{_place(one)}: {one.kind}", "  ")
         # Contents of records have no words to fold at.
@@ -171,39 +145,31 @@ def _record_lines(named: Sequence[Difference], total: int | None = None) -> Iter
         yield f"  and {left:,} more; the JSON and HTML reports name {len(named):,}"
 
 
-def _place(one: Difference) -> str:
+def _place(one: report.Difference) -> str:
     sides = (("source", one.source_offset), ("target", one.target_offset))
     offsets = ", ".join(f"{side} {'-' if offset is None else f'{offset:,}'}" for side, offset in sides)
     return f"{one.topic}-{one.partition}, {offsets}"
 
 
-def _explained_lines(result: VerificationResult) -> Iterator[str]:
-    found = explanations(result)
-    if not found:
-        return
-    yield from ("", "Explained, and no difference")
-    rows = [
-        (
-            one.reason.value,
-            one.side,
-            f"{one.ranges:,}",
-            f"{one.offsets:,}",
-            "-" if one.records < 0 else f"{one.records:,}",
-        )
-        for one in found
-    ]
-    yield from _table_lines(("reason", "side", "ranges", "offsets", "records"), rows)
+def _explained_lines(result: report.VerificationResult) -> Iterator[str]:
+    if found := report.explanations(result):
+        yield from ("", "Explained, and no difference")
+        rows = []
+        for one in found:
+            records = "-" if one.records < 0 else f"{one.records:,}"
+            rows.append((one.reason.value, one.side, f"{one.ranges:,}", f"{one.offsets:,}", records))
+        yield from _table_lines(("reason", "side", "ranges", "offsets", "records"), rows)
 
 
-def _topic_lines(result: VerificationResult) -> Iterator[str]:
-    found = coverage(result)
+def _topic_lines(result: report.VerificationResult) -> Iterator[str]:
+    found = report.coverage(result)
     yield from ("", "Topics")
     rows = [
         (
             one.topic,
             f"{one.records:,}",
             bytes_text(one.bytes),
-            share(one.compared + one.explained, one.offsets),
+            report.share(one.compared + one.explained, one.offsets),
             f"{one.differences:,}",
         )
         for one in found[:_MOST_IN_TEXT]
@@ -231,7 +197,7 @@ def _folded(sentence: str, indent: str = "") -> list[str]:
     return textwrap.wrap(sentence, _COLUMNS, initial_indent=indent, subsequent_indent=f"{indent}  ") or [indent]
 
 
-def _page(result: VerificationResult, document: str, sha256: str) -> Iterator[str]:
+def _page(result: report.VerificationResult, document: str, sha256: str) -> Iterator[str]:
     title = escape(f"heliograph verify {result.flow}")
     yield '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -242,8 +208,8 @@ def _page(result: VerificationResult, document: str, sha256: str) -> Iterator[st
     yield from _differences(result)
     yield from _undecided(result)
     yield from _explained(result)
-    yield from _coverage(coverage(result))
-    yield from _rates(list(rates(result)))
+    yield from _coverage(report.coverage(result))
+    yield from _rates(list(report.rates(result)))
     yield from _settings(result)
     yield "<h2>SHA-256</h2>"
     yield f"<p><code>{sha256}</code></p>"
@@ -254,58 +220,50 @@ def _page(result: VerificationResult, document: str, sha256: str) -> Iterator[st
     yield f'<script type="application/json" id="report">{data}</script></body></html>'
 
 
-def _verdict(result: VerificationResult) -> Iterator[str]:
-    restricted = limits(result)
+def _verdict(result: report.VerificationResult) -> Iterator[str]:
+    restricted = report.limits(result)
     kind = " differs" if not result.is_equal else " part" if restricted or result.undecided_total else ""
-    yield f'<div class="verdict{kind}"><p><strong>{escape(headline(result))}</strong></p>'
+    yield f'<div class="verdict{kind}"><p><strong>{escape(report.headline(result))}</strong></p>'
     yield from (f"<p>{escape(sentence)}</p>" for sentence in restricted[:_MOST_ROWS])
-    yield f'<p class="soft">This run read {speed(result)}.</p></div>'
+    yield f'<p class="soft">This run read {report.speed(result)}.</p></div>'
 
 
-def _differences(result: VerificationResult) -> Iterator[str]:
+def _differences(result: report.VerificationResult) -> Iterator[str]:
     yield "<h2>Differences</h2>"
-    named = differences(result)
-    if not named:
+    if named := report.differences(result):
+        yield from _records(("kind", "what"), named, result.differences_total)
+    else:
         yield "<p>None.</p>"
-        return
-    yield from _records(("kind", "what"), named, result.differences_total)
 
 
-def _undecided(result: VerificationResult) -> Iterator[str]:
-    named = undecided(result)
-    if not named:
-        return
-    yield "<h2>Undecided</h2><p>They look like differences, and no log says any more whether they are.</p>"
-    yield from _records(("looks", "what", "why no log decides it"), named, result.undecided_total)
+def _undecided(result: report.VerificationResult) -> Iterator[str]:
+    if named := report.undecided(result):
+        yield "<h2>Undecided</h2><p>They look like differences, and no log says any more whether they are.</p>"
+        yield from _records(("looks", "what", "why no log decides it"), named, result.undecided_total)
 
 
-def _records(columns: Sequence[str], named: Sequence[Difference], total: int) -> Iterator[str]:
+def _records(columns: Sequence[str], named: Sequence[report.Difference], total: int) -> Iterator[str]:
     yield from _table(("partition", "source offset#", "target offset#", *columns), map(_difference, named[:_MOST_ROWS]))
     if total > (shown := min(len(named), _MOST_ROWS)):
         yield f'<p class="soft">{total - shown:,} more; the result names {len(named):,}.</p>'
 
 
-def _difference(one: Difference) -> tuple[str, ...]:
-    place = f"{one.topic}-{one.partition}"
-    cells = (
-        f'<td class="text">{escape(place)}</td>',
-        _number(one.source_offset),
-        _number(one.target_offset),
-        f"<td>{one.kind}</td>" if one.undecided else f'<td class="bad">{one.kind}</td>',
-        f'<td class="text"><code>{escape(one.what)}</code></td>',
-    )
-    return (*cells, f'<td class="text">{escape(one.undecided)}</td>') if one.undecided else cells
+def _difference(one: report.Difference) -> tuple[str, ...]:
+    place = _text(f"{one.topic}-{one.partition}"), _number(one.source_offset), _number(one.target_offset)
+    kind = f"<td>{one.kind}</td>" if one.undecided else f'<td class="bad">{one.kind}</td>'
+    cells = (*place, kind, _code(one.what))
+    return (*cells, _text(one.undecided)) if one.undecided else cells
 
 
-def _explained(result: VerificationResult) -> Iterator[str]:
+def _explained(result: report.VerificationResult) -> Iterator[str]:
     yield "<h2>Explained, and no difference</h2>"
-    found, rows = explanations(result), ranges(result)
+    found, rows = report.explanations(result), report.ranges(result)
     if not found:
         yield "<p>Nothing had to be explained.</p>"
         return
     summed = (
         (
-            f'<td class="text">{escape(one.reason)}</td>',
+            _text(one.reason),
             f"<td>{one.side}</td>",
             _number(one.ranges),
             _number(one.offsets),
@@ -321,18 +279,12 @@ def _explained(result: VerificationResult) -> Iterator[str]:
     yield "</details>"
 
 
-def _range(one: ExplainedRange) -> tuple[str, ...]:
+def _range(one: report.ExplainedRange) -> tuple[str, ...]:
     place, reason = f"{one.topic}-{one.partition}", f"{one.reason}: {one.detail}" if one.detail else one.reason
-    return (
-        f'<td class="text">{escape(place)}</td>',
-        f"<td>{escape(one.side)}</td>",
-        _number(one.first),
-        _number(one.last),
-        f'<td class="text">{escape(reason)}</td>',
-    )
+    return _text(place), f"<td>{escape(one.side)}</td>", _number(one.first), _number(one.last), _text(reason)
 
 
-def _coverage(found: Sequence[TopicCoverage]) -> Iterator[str]:
+def _coverage(found: Sequence[report.TopicCoverage]) -> Iterator[str]:
     yield "<h2>Coverage</h2>"
     yield '<p class="key soft"><span style="background: var(--good)"></span>compared'
     yield '<span style="background: var(--explained)"></span>explained'
@@ -344,20 +296,19 @@ def _coverage(found: Sequence[TopicCoverage]) -> Iterator[str]:
     yield '<p class="soft">"As bytes": the share whose batches are equal byte by byte, which are not decoded.</p>'
 
 
-def _topic(one: TopicCoverage) -> tuple[str, ...]:
-    differ = f'<td class="n{" bad" if one.differences else ""}">{one.differences:,}</td>'
+def _topic(one: report.TopicCoverage) -> tuple[str, ...]:
     return (
-        f'<td class="text">{escape(one.topic)}</td>',
+        _text(one.topic),
         f'<td class="bar">{_bar(one)}</td>',
-        f'<td class="n">{escape(share(one.compared + one.explained, one.offsets))}</td>',
+        f'<td class="n">{escape(report.share(one.compared + one.explained, one.offsets))}</td>',
         _number(one.records),
         f'<td class="n">{bytes_text(one.bytes)}</td>',
-        f'<td class="n">{escape(share(one.same_bytes, one.bytes))}</td>',
-        differ,
+        f'<td class="n">{escape(report.share(one.same_bytes, one.bytes))}</td>',
+        f'<td class="n{" bad" if one.differences else ""}">{one.differences:,}</td>',
     )
 
 
-def _bar(one: TopicCoverage) -> str:
+def _bar(one: report.TopicCoverage) -> str:
     parts, start = [], 0
     for kind, offsets in (("equal", one.compared), ("explained", one.explained), ("left", one.left)):
         width = _BAR_UNITS * offsets // one.offsets if one.offsets else 0
@@ -392,13 +343,10 @@ def _rates(found: Sequence[tuple[float, float]]) -> Iterator[str]:
     yield f'<text x="{_WIDTH}" y="{_HEIGHT - 6}" text-anchor="end">{end_s:.0f} s</text></svg>'
 
 
-def _settings(result: VerificationResult) -> Iterator[str]:
+def _settings(result: report.VerificationResult) -> Iterator[str]:
     if result.settings:
         yield "<h2>Settings</h2>"
-        rows = (
-            (f'<td class="text">{escape(str(name))}</td>', f'<td class="text"><code>{escape(str(value))}</code></td>')
-            for name, value in sorted(result.settings.items())
-        )
+        rows = ((_text(name), _code(str(value))) for name, value in sorted(result.settings.items()))
         yield from _table(("setting", "value"), rows)
 
 
@@ -408,6 +356,14 @@ def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[st
     yield f'<div class="wide"><table><thead><tr>{"".join(head)}</tr></thead><tbody>'
     yield from (f"<tr>{''.join(row)}</tr>" for row in rows)
     yield "</tbody></table></div>"
+
+
+def _text(value: str) -> str:
+    return f'<td class="text">{escape(value)}</td>'
+
+
+def _code(value: str) -> str:
+    return f'<td class="text"><code>{escape(value)}</code></td>'
 
 
 def _number(value: int | None) -> str:

@@ -26,24 +26,16 @@ from connect.kafka.threads import LeaseThread
 from connectors.config.mm2_properties import Flow
 from connectors.control_link.protocol import PartitionPlan
 from connectors.control_link.server import LinkServer, LinkSettings, ServedLink
+from connectors.dataplane.slice_job import FUNCTION
 from connectors.formats.types import TopicPartition
 from connectors.internal_topics import Records, record_settings
 from connectors.offset_map.reader import MapReader
 from connectors.spark.engine import SparkEngine
-from connectors.spark.slice_job import FUNCTION
 from connectors.transforms.target_names import FindPlugin, chain_plan
-from connectors.verification.planning import FlowClusters, PartitionScope, VerifyOptions, plan_partitions, total_offsets
+from connectors.verification import state
+from connectors.verification.planning import FlowClusters, PartitionScope, VerifyOptions, plan_partitions
 from connectors.verification.ranges import RangePlan, RangeResult
 from connectors.verification.report import ReadSample, VerificationResult
-from connectors.verification.state import (
-    LAST_RUN,
-    VERIFIED,
-    LastVerification,
-    TopicPair,
-    Verified,
-    after_run,
-    recreated_pairs,
-)
 
 log = logging.getLogger(__name__)
 
@@ -114,16 +106,13 @@ class Verification:
         clients = flow.clients()
         self._clients = (clients.replication_consumer(0), clients.target_admin())
         self._reader = MapReader(clusters.store, settings.map_topic, connector=settings.name)
-        self._records: Records[TopicPartition, Verified] = Records(
-            VERIFIED, clusters.store, clusters.admin, record_settings(settings)
-        )
-        self._last: Records[str, LastVerification] = Records(
-            LAST_RUN, clusters.store, clusters.admin, record_settings(settings)
-        )
+        where = clusters.store, clusters.admin, record_settings(settings)
+        self._records = Records(state.VERIFIED, *where)
+        self._last = Records(state.LAST_RUN, *where)
         self._running: deque[_Ranges] = deque()
         self._again: deque[tuple[_Ranges, int, RangePlan]] = deque()
         #: None deletes what is stored.
-        self._unstored: dict[TopicPartition, Verified | None] = {}
+        self._unstored: dict[TopicPartition, state.Verified | None] = {}
         self._planning = asyncio.Lock()
         self._lost = 0
         self._numbers = 0
@@ -139,12 +128,14 @@ class Verification:
         """Verify what is not verified yet. Raises ConfigError, and what the clusters, Spark and the tasks raise."""
         began_ms, self._began_s, options = wall_ms(), None, self._options
         deadline_s = None if options.within_s is None else asyncio.get_running_loop().time() + options.within_s
-        stored, recreated = None, frozenset[TopicPair]()
+        stored, recreated = None, frozenset[state.TopicPair]()
+        here, there = self._clusters.source, self._clusters.target
         try:
             async with asyncio.timeout_at(deadline_s):
                 stored = {} if options.is_part else await self._records.load()
                 if deadline_s is not None or options.topics:  # else the plan says what is there
-                    recreated = await self._recreated(stored)
+                    pairs = {one.pair for one in stored.values()}
+                    recreated = await state.recreated_pairs(pairs, here, there) or recreated
                 scopes, unread = await plan_partitions(self._settings, self._clusters, self._reader, stored, options)
         except TimeoutError:
             if deadline_s is None:
@@ -159,9 +150,8 @@ class Verification:
             await self._store()
             self._options = replace(self._options, is_full=False)
         self._running = deque(_Ranges(one) for one in scopes)
-        self._read_bytes, self._total, self._samples = 0, total_offsets(scopes), []
-        everyone = list(self._running)
-        count = max(self._options.tasks, 1)
+        self._read_bytes, self._total, self._samples = 0, sum(one.offsets for one in scopes), []
+        everyone, count = list(self._running), max(self._options.tasks, 1)
         async with Scope(f"verify {self._flow}") as scope:
             tasks = [scope.spawn(self._task(), f"verification task {index}") for index in range(count)]
             scope.spawn(self._store_forever(), "store")
@@ -189,18 +179,13 @@ class Verification:
             known += [each for one, each in kept.items() if not options.wants(one.topic)]
             offsets, is_whole = self._progress(everyone).offsets, not options.topics and not is_late
             try:
-                before = (await self._last.load()).get("", LastVerification())
-                await self._last.store({"": after_run(before, result, offsets, known, is_whole=is_whole)})
+                before = (await self._last.load()).get("", state.LastVerification())
+                await self._last.store({"": state.after_run(before, result, offsets, known, is_whole=is_whole)})
             except HeliographError as error:  # the result is more than its record
                 log.warning("%s: status and metrics do not show this verification: %s", self._flow, error)
         return result
 
-    async def _recreated(self, stored: Mapping[TopicPartition, Verified]) -> frozenset[TopicPair]:
-        """Return the pairs of topics that are known to be recreated since their results were stored."""
-        pairs = {one.pair for one in stored.values()}
-        return await recreated_pairs(pairs, self._clusters.source, self._clusters.target) or frozenset()
-
-    def _unplanned(self, stored: dict[TopicPartition, Verified] | None, began_ms: int) -> VerificationResult:
+    def _unplanned(self, stored: dict[TopicPartition, state.Verified] | None, began_ms: int) -> VerificationResult:
         """Return what earlier runs found. Raises RetriableError if that was not read in time either."""
         why = f"offsets could not be read within {self._options.within_s:g} s, so nothing more was compared"
         if stored is None:
@@ -215,8 +200,6 @@ class Verification:
             unread=(why,),
         )
 
-    # -- ranges -----------------------------------------------------------------------------------------
-
     async def _next(self) -> tuple[_Ranges, int, RangePlan] | None:
         """Return the next range, of the partitions in turn."""
         async with self._planning:
@@ -225,12 +208,11 @@ class Verification:
             while self._running:
                 one = self._running.popleft()
                 plan = await one.scope.next_range(self._reader)
+                if plan is not None or (one.scope.is_open and not one.scope.failure):
+                    self._running.append(one)
                 if plan is not None:
                     number, one.next_given = one.next_given, one.next_given + 1
-                    self._running.append(one)
                     return one, number, plan
-                if one.scope.is_open and not one.scope.failure:
-                    self._running.append(one)
             return None
 
     def _add(self, one: _Ranges, number: int, found: RangeResult) -> None:
@@ -240,8 +222,6 @@ class Verification:
             one.next_added += 1
             one.scope.verified = one.scope.verified.with_range(result, wall_ms())
             self._unstored[one.scope.source] = one.scope.verified
-
-    # -- tasks ------------------------------------------------------------------------------------------
 
     async def _task(self) -> None:
         """Let a task of Spark verify ranges until none is left; start another if it is lost."""
@@ -265,38 +245,26 @@ class Verification:
 
     async def _verify(self, link: ServedLink, one: _Ranges, number: int, plan: RangePlan) -> None:
         plan = replace(plan, held_bytes=self._options.memory_bytes // _HELD_SHARE)
-        link.send({"type": "range", "plan": plan.to_wire(), "partition": self._known_to_transforms(plan)})
-        mine = id(link)
-        while True:
-            message = await link.receive()
+        ways = self._settings.names.ways(plan.topic)
+        places = plan.source, None, plan.target, None, plan.begin, -1, plan.target_begin
+        partition = PartitionPlan(*places, next_sequence=0, pipelined=False, ways=ways)  # for the transforms
+        link.send({"type": "range", "plan": plan.to_wire(), "partition": partition.to_wire()})
+        while (message := await link.receive())["type"] not in ("result", "failed"):
             if message["type"] == "progress":
-                self._in_work[mine] = message["bytes"]
-            elif message["type"] == "result":
-                self._in_work.pop(mine, None)
-                found = RangeResult.from_wire(message["result"])
-                self._read_bytes += found.bytes
-                self._add(one, number, found)
-                return
-            elif message["type"] == "failed":
-                self._in_work.pop(mine, None)
-                one.scope.failure = message["error"]
-                return
+                self._in_work[id(link)] = message["bytes"]
+        self._in_work.pop(id(link), None)
+        if message["type"] == "failed":
+            one.scope.failure = message["error"]
+        else:
+            found = RangeResult.from_wire(message["result"])
+            self._read_bytes += found.bytes
+            self._add(one, number, found)
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[ServedLink]:
         self._numbers += 1
-        number = self._numbers
-        ticket = self._links.expect(f"verification of {self._flow}", number)
-        address = self._links.address
-        payload = {
-            "host": address.host,
-            "port": address.port,
-            "certificate": address.certificate,
-            "token": ticket.token,
-            "slice": ticket.slice,
-            "epoch": number,
-            FUNCTION: "connectors.verification.task:run_task",
-        }
+        ticket = self._links.expect(f"verification of {self._flow}", self._numbers)
+        payload = {**self._links.payload(ticket), FUNCTION: "connectors.verification.task:run_task"}
         link = None
         try:
             job = await self._engine.start_job(payload, self._settings.transform_sql)
@@ -343,22 +311,6 @@ class Verification:
             "bytes_s": options.bytes_s / max(options.tasks, 1),
             "chain": self._chain.to_wire() if self._chain is not None else None,
         }
-
-    def _known_to_transforms(self, plan: RangePlan) -> dict[str, Any]:
-        return PartitionPlan(
-            plan.source,
-            None,
-            plan.target,
-            None,
-            plan.begin,
-            -1,
-            plan.target_begin,
-            0,
-            False,
-            ways=self._settings.names.ways(plan.topic),
-        ).to_wire()
-
-    # -- state and progress -----------------------------------------------------------------------------
 
     def _spent_s(self) -> float:
         return 0.0 if self._began_s is None else time.monotonic() - self._began_s
@@ -410,15 +362,15 @@ class Verification:
 
 
 def _without(
-    stored: dict[TopicPartition, Verified] | None, recreated: Collection[TopicPair]
-) -> dict[TopicPartition, Verified] | None:
+    stored: dict[TopicPartition, state.Verified] | None, recreated: Collection[state.TopicPair]
+) -> dict[TopicPartition, state.Verified] | None:
     """Return what is stored of logs that are still there."""
     return None if stored is None else {one: each for one, each in stored.items() if each.pair not in recreated}
 
 
 def _outdated(
-    stored: Mapping[TopicPartition, Verified], scopes: Sequence[PartitionScope]
-) -> dict[TopicPartition, Verified]:
+    stored: Mapping[TopicPartition, state.Verified], scopes: Sequence[PartitionScope]
+) -> dict[TopicPartition, state.Verified]:
     """Return what begins again although more is stored: the results of a log that was recreated or truncated."""
     return {
         one.source: one.verified

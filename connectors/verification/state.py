@@ -8,7 +8,6 @@ status`` and ``failover`` read it without those of all partitions.
 from __future__ import annotations
 
 import asyncio
-import struct
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,7 +36,6 @@ from connectors.verification.report import (
     VerificationResult,
 )
 
-_INT32: Final = struct.Struct(">i")
 #: Explained ranges of a partition that are kept; the last one then stands for all behind it.
 _KEPT_RANGES: Final = 200
 #: Differences, undecided records and explained ranges of a partition in a report with ``top``.
@@ -155,8 +153,8 @@ def joined(ranges: tuple[ExplainedRange, ...]) -> tuple[ExplainedRange, ...]:
 VERIFIED: Final[RecordKind[TopicPartition, Verified]] = RecordKind(
     KeyKind.VERIFIED,
     b"verified",
-    lambda connector, one: text(connector) + text(one.topic) + _INT32.pack(one.partition),
-    lambda reader: (reader.text(), TopicPartition(reader.text(), reader.int32())),
+    PARTITION_STATES.pack_key,
+    PARTITION_STATES.take_key,
     lambda value: orjson.dumps(value.to_wire()),
     lambda reader: Verified.from_wire(orjson.loads(reader.rest())),
 )

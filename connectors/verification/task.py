@@ -7,10 +7,10 @@ come over the link, as for a slice, so no plan of Spark holds them.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import socket
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,11 +50,8 @@ async def run_task(payload: Message, stage: RecordStage | None) -> None:
         "pid": os.getpid(),
     }
     link = await Link.connect(LinkAddress(payload["host"], payload["port"], payload["certificate"]), hello)
-    task = VerificationTask(link, stage)
-    try:
+    async with aclosing(VerificationTask(link, stage)) as task:
         await task.run()
-    finally:
-        await task.close()
 
 
 class VerificationTask:
@@ -73,7 +70,7 @@ class VerificationTask:
     async def run(self) -> None:
         """Serve the command; a closed link ends it quietly."""
         self._scope.spawn(self._report_forever(), "progress")
-        with contextlib.suppress(LinkClosed):
+        with suppress(LinkClosed):
             while True:
                 message = await self._link.receive()
                 if message["type"] == "config":
@@ -84,12 +81,12 @@ class VerificationTask:
                 elif message["type"] in ("stop", "refused"):
                     return
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         await self._scope.close()
         for cluster in self._clusters.values():
             await cluster.close()
         await self._transforms.stop()
-        with contextlib.suppress(TimeoutError):
+        with suppress(TimeoutError):
             async with asyncio.timeout(1.0):
                 await self._link.close()
 
@@ -179,8 +176,7 @@ class FlowTransforms:
             part = [one for one in outcome if isinstance(one, WireRecord)]
             self._stage.submit(plan, part, partial(_arrived, waiting))
             outcome = await waiting
-        if self._chain is not None:
-            chain = self._chain
+        if (chain := self._chain) is not None:
             outcome = [chain.transform(plan, one) if isinstance(one, WireRecord) else None for one in outcome]
         return [AnyKeyRecord(one[0], one[1], 0, *one[2:]) for one in outcome if isinstance(one, WireRecord)]
 

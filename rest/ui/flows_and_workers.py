@@ -27,11 +27,9 @@ from connect.kafka.concurrency import Scope, together, wall_ms
 from rest.access import Caller, Role
 from rest.errors import RestError
 from rest.other_workers import Forwarder
+from rest.rest_config import Flows
 
 log = logging.getLogger(__name__)
-
-#: (source, target) to the herder of that flow; a Connect worker has ("", "").
-Herders = Mapping[tuple[str, str], HerderApi]
 
 SOURCE: Final = "source"
 #: Java's classes, without package and ``Connector``, and what each does for its flow.
@@ -40,13 +38,8 @@ _PARTS: Final = {"MirrorSource": SOURCE, "MirrorCheckpoint": "checkpoint", "Mirr
 
 @dataclass(frozen=True, slots=True)
 class UiFlow:
-    """A flow as pages see it.
-
-    Args:
-        name: Unique in this process, such as ``us->eu``.
-        prefix: What its REST paths begin with.
-        connectors: Names of its connectors, by what they do: source, checkpoint, heartbeat.
-    """
+    """A flow as pages see it, with a ``name`` that is unique in this process, such as ``us->eu``, the ``prefix`` of its
+    REST paths, and the names of its connectors by what they do: source, checkpoint, heartbeat."""
 
     name: str
     source: str
@@ -56,15 +49,14 @@ class UiFlow:
     herder: HerderApi
 
     def to_json(self) -> dict[str, Any]:
-        fields = ("name", "source", "target", "prefix", "connectors")
-        return {field: getattr(self, field) for field in fields}
+        return {field: getattr(self, field) for field in ("name", "source", "target", "prefix", "connectors")}
 
 
-async def flows_of(herders: Herders) -> dict[str, UiFlow]:
+async def flows_of(flows: Flows) -> dict[str, UiFlow]:
     """Return the flows of a process by name, in order. Flows without a MirrorSource are left out, and so are those of
     workers that are still starting."""
     found: list[UiFlow] = []
-    for path, herder in list(herders.items()):
+    for path, herder in list(flows.items()):
         if herder.is_ready():
             found += [each async for each in _flows(path, herder)]
     names = Counter(each.name for each in found)
@@ -98,25 +90,11 @@ _KEPT_S: Final = 600.0
 Ask = Callable[[], Awaitable[Mapping[str, Any]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What is known of a question.
-
-    Args:
-        data: The last answer; None before the first.
-        problem: Why the last attempt gave none.
-        late_s: How long the attempt under way has taken; None if none is late.
-        age_s: How old ``data`` is.
-    """
-
-    data: Mapping[str, Any] | None
-    problem: str | None
-    late_s: float | None
-    age_s: float
-
-
 @dataclass(slots=True)
-class _Known:
+class Answer:
+    """What is known of a question: the last answer, None before the first; why the last attempt gave none; and the
+    attempt under way. Times are those of the loop's clock."""
+
     data: Mapping[str, Any] | None = None
     problem: str | None = None
     asking: asyncio.Task[None] | None = None
@@ -129,7 +107,7 @@ class KeptAnswers:
     """The answers of a process, by question. Each is asked for once at a time, and goes on when its caller leaves."""
 
     def __init__(self) -> None:
-        self._kept: dict[Hashable, _Known] = {}
+        self._kept: dict[Hashable, Answer] = {}
         self._scope = Scope("answers for the dashboard")
 
     async def close(self) -> None:
@@ -144,27 +122,24 @@ class KeptAnswers:
         kept = self._kept.get(question)
         if kept is None:
             self._forget(clock() - _KEPT_S)
-            kept = self._kept[question] = _Known()
+            kept = self._kept[question] = Answer()
         if kept.asking is None and clock() >= kept.due_s:
             kept.began_s = clock()
             kept.asking = self._scope.spawn(self._ask(kept, ask, fresh_s, again_s), "an answer")
         if kept.asking is not None and (left_s := kept.began_s + within_s - clock()) > 0:
             await asyncio.wait({kept.asking}, timeout=left_s)
-        late_s = None if kept.asking is None else clock() - kept.began_s
-        return Answer(kept.data, kept.problem, late_s, clock() - kept.found_s)
+        return kept
 
-    async def _ask(self, kept: _Known, ask: Ask, fresh_s: float, again_s: float) -> None:
+    async def _ask(self, kept: Answer, ask: Ask, fresh_s: float, again_s: float) -> None:
         clock = asyncio.get_running_loop().time
         try:
             kept.data, kept.problem, kept.found_s = await ask(), None, clock()
             kept.due_s = kept.found_s + fresh_s
         except Exception as error:
+            kept.problem, kept.due_s = str(error), clock() + again_s
             if not isinstance(error, HeliographError):
                 log.error("a report for the dashboard failed because of a bug", exc_info=error)
-            said = (
-                str(error) if isinstance(error, HeliographError) else f"{type(error).__name__}; see the worker's log."
-            )
-            kept.problem, kept.due_s = said, clock() + again_s
+                kept.problem = f"{type(error).__name__}; see the worker's log."
         finally:
             kept.asking = None
 
@@ -197,15 +172,11 @@ Reports = Mapping[str, Mapping[str, Any] | str]
 
 
 class FlowWorkers:
-    """The workers of this process's flows.
-
-    Args:
-        forwarder: Knows this worker's advertised URL; workers of a group have one scheme.
-    """
+    """The workers of this process's flows. ``forwarder`` knows this worker's advertised URL; workers of a group have
+    one scheme."""
 
     def __init__(self, forwarder: Forwarder, answers: KeptAnswers) -> None:
-        self._forwarder = forwarder
-        self._answers = answers
+        self._forwarder, self._answers = forwarder, answers
 
     async def reports(self, flow: UiFlow) -> Reports:
         """Return the report of each worker that has the source connector of a flow, or tasks of it."""
@@ -243,10 +214,8 @@ class FlowWorkers:
         asked = ForwardedRequest("GET", url, _DASHBOARD.to_header(wall_ms() / 1000), b"")
         signature = flow.herder.sign_forwarded(asked)
         if not signature:
-            raise RetriableError(
-                "It was not asked, because this worker has no session key to sign the request. If it stays so, set "
-                "connect.protocol = sessioned on all workers."
-            )
+            why = "It was not asked, because this worker has no session key to sign the request."
+            raise RetriableError(f"{why} If it stays so, set connect.protocol = sessioned on all workers.")
         answer = await self._forwarder.send("GET", url, headers={FORWARDED_HEADER: asked.user, **signature})
         try:
             return dict(orjson.loads(answer.body))
@@ -269,18 +238,13 @@ def _worker_ids(flow: UiFlow) -> list[str]:
 
 
 def problems(reports: Reports) -> list[dict[str, str]]:
-    """Return the workers without a report, and why."""
     return [{"worker_id": one, "reason": report} for one, report in reports.items() if isinstance(report, str)]
 
 
 def rates_together(reports: Reports) -> dict[str, float | None]:
     """Return the sums of rates; None if one is not known."""
-    rates = [_figures(report) for report in reports.values()]
-    found: dict[str, float | None] = {}
-    for key in _RATES:
-        values = [one[key] for one in rates]
-        found[key] = None if None in values else round(sum(values), 1)
-    return found
+    rates = {key: [_figures(report)[key] for report in reports.values()] for key in _RATES}
+    return {key: None if None in values else round(sum(values), 1) for key, values in rates.items()}
 
 
 def details_together(details: Mapping[str, Any], reports: Reports, now_ms: int) -> dict[str, Any]:
@@ -316,8 +280,8 @@ def details_together(details: Mapping[str, Any], reports: Reports, now_ms: int) 
 
 def _figures(report: Mapping[str, Any] | str) -> dict[str, Any]:
     if isinstance(report, str):
-        return {"records_per_s": None, "bytes_per_s": None, "problem": report}
-    return {"records_per_s": report["records_per_s"], "bytes_per_s": report["bytes_per_s"], "problem": ""}
+        return {**dict.fromkeys(_RATES), "problem": report}
+    return {**{key: report[key] for key in _RATES}, "problem": ""}
 
 
 class _Hour:

@@ -27,7 +27,8 @@ from rest.bodies import json_response
 from rest.errors import RestError
 from rest.other_workers import Forwarder
 from rest.request_handling import CALLER
-from rest.ui.flows_and_workers import SOURCE, FlowWorkers, Herders, KeptAnswers, UiFlow, details_together, flows_of
+from rest.rest_config import Flows
+from rest.ui.flows_and_workers import SOURCE, FlowWorkers, KeptAnswers, UiFlow, details_together, flows_of
 from rest.ui.snapshots import LiveFeed, Snapshots
 
 _ROOT: Final = Path(__file__).with_name("static")
@@ -63,9 +64,8 @@ class StaticFiles:
     """All files, by path below ``static``. The constructor reads and compresses them, which takes some 10 ms."""
 
     def __init__(self) -> None:
-        self._files = {
-            path.relative_to(_ROOT).as_posix(): _file(path) for path in _ROOT.rglob("*") if path.suffix in _TYPES
-        }
+        paths = [path for path in _ROOT.rglob("*") if path.suffix in _TYPES]
+        self._files = {path.relative_to(_ROOT).as_posix(): _file(path) for path in paths}
 
     @property
     def pages(self) -> list[str]:
@@ -99,16 +99,11 @@ DETAILS: Final = "details"
 
 
 class Dashboard:
-    """The ASGI application below ``/ui``.
-
-    Args:
-        request_s: Time limit of a report.
-        forwarder: Sends requests to other workers.
-    """
+    """The ASGI application below ``/ui``; ``request_s`` limits the time of a report."""
 
     def __init__(self, request_s: float, forwarder: Forwarder) -> None:
         #: Of the process; read for every request, so flows may be added later.
-        self.herders: Herders = {}
+        self.herders: Flows = {}
         self._request_s = request_s
         self._files: StaticFiles | None = None
         self._answers = KeptAnswers()
@@ -117,7 +112,6 @@ class Dashboard:
         self._feed = LiveFeed(lambda: self._snapshots.take(self.herders))
 
     async def close(self) -> None:
-        """End the streams of events."""
         await self._feed.close()
         await self._answers.close()
 
@@ -161,17 +155,12 @@ class Dashboard:
         raise RestError(404, "HTTP 404 Not Found")
 
     async def _me(self, caller: Caller) -> dict[str, Any]:
-        versions = {herder.worker_info().version for herder in self.herders.values()}
-        return {
-            "name": caller.name,
-            "role": caller.role.name,
-            "version": next(iter(versions), None),
-            "pages": (await self._static()).pages,
-        }
+        version = next((herder.worker_info().version for herder in self.herders.values()), None)
+        pages = (await self._static()).pages
+        return {"name": caller.name, "role": caller.role.name, "version": version, "pages": pages}
 
     async def _report(self, name: str, kind: str, query: dict[str, str]) -> dict[str, Any]:
-        """Return a report of a flow's connector: of the source, or of the ``part`` in the query. Raises NotFound,
-        RequestRefused, RestError."""
+        """Return a report of a flow's connector: of the source, or of the ``part`` in the query."""
         part = query.pop(_PART, SOURCE)
         flow = (await flows_of(self.herders)).get(name)
         if flow is None:

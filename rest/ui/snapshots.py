@@ -19,16 +19,8 @@ from connect.core.herder_api import HerderApi, NotFound
 from connect.core.model import State
 from connect.kafka.concurrency import Scope, first_of, gather_limited, wall_ms
 from rest.errors import RestError
-from rest.ui.flows_and_workers import (
-    SOURCE,
-    FlowWorkers,
-    Herders,
-    KeptAnswers,
-    UiFlow,
-    flows_of,
-    problems,
-    rates_together,
-)
+from rest.rest_config import Flows
+from rest.ui.flows_and_workers import SOURCE, FlowWorkers, KeptAnswers, UiFlow, flows_of, problems, rates_together
 
 log = logging.getLogger(__name__)
 
@@ -45,31 +37,27 @@ class Snapshots:
     """Takes snapshots of a process's flows."""
 
     def __init__(self, answers: KeptAnswers, workers: FlowWorkers) -> None:
-        self._answers = answers
-        self._workers = workers
+        self._answers, self._workers = answers, workers
 
-    async def take(self, herders: Herders) -> dict[str, Any]:
+    async def take(self, herders: Flows) -> dict[str, Any]:
         """Return all flows by name: each its overview report and the states of its connectors."""
         flows = await flows_of(herders)
         are_summed = len(flows) <= _MOST_SUMMED
         shown = await gather_limited(lambda flow: self._shown(flow, is_summed=are_summed), flows.values())
-        starting = [
-            stage for herder in herders.values() if not herder.is_ready() and (stage := herder.stage() or "...")
-        ]
+        starting = [herder.stage() or "..." for herder in herders.values() if not herder.is_ready()]
         return {"flows": dict(zip(flows, shown, strict=True)), "starting": starting}
 
     async def _shown(self, flow: UiFlow, *, is_summed: bool) -> dict[str, Any]:
-        """Return a flow of the snapshot; ``error`` says why its overview is old, or that there is none. Other flows are
-        shown all the same."""
+        """Return a flow of the snapshot; ``error`` says why its overview is old, or that there is none."""
         name = flow.connectors[SOURCE]
         answer = await self._answers.get(
             (OVERVIEW, flow.prefix, name), lambda: flow.herder.connector_report(name, OVERVIEW, {}), within_s=_WITHIN_S
         )
-        overview, error = answer.data, answer.problem
-        if answer.late_s is not None:
-            error = f"{flow.name} has given no overview for {answer.late_s:.0f} s."
+        overview, error, now_s = answer.data, answer.problem, asyncio.get_running_loop().time()
+        if answer.asking is not None:
+            error = f"{flow.name} has given no overview for {now_s - answer.began_s:.0f} s."
         if overview is not None and error is not None:
-            error = f"{error} What you see is {answer.age_s:.0f} s old."
+            error = f"{error} What you see is {now_s - answer.found_s:.0f} s old."
         if overview is not None and is_summed:
             overview = await self._summed(flow, overview)
         states = {part: _state(flow.herder, name) for part, name in flow.connectors.items()}
@@ -87,8 +75,7 @@ class Snapshots:
 
 
 def _state(herder: HerderApi, name: str) -> dict[str, Any] | None:
-    """Return the state of a connector, how many of its tasks are in which, and why some failed; None before it has a
-    state."""
+    """Return the state of a connector, how many of its tasks are in which, and why some failed; None without one."""
     try:
         info = herder.connector_status(name)
     except NotFound:
@@ -136,7 +123,6 @@ class LiveFeed:
         self._closed = asyncio.Event()
 
     async def close(self) -> None:
-        """End all streams."""
         self._closed.set()
         await self._scope.close()
 
@@ -150,9 +136,8 @@ class LiveFeed:
                 self._event = b""
                 self._looking = self._scope.spawn(self._look_while_seen(), "snapshots of flows")
             await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
-            await first_of(
-                "a page", self._send_events(send), _left(receive), self._closed.wait(), asyncio.sleep(_LONGEST_S)
-            )
+            ends = (_left(receive), self._closed.wait(), asyncio.sleep(_LONGEST_S))
+            await first_of("a page", self._send_events(send), *ends)
             await send({"type": "http.response.body", "body": b""})
         finally:
             self._clients -= 1

@@ -77,7 +77,7 @@ class Followed:
             return False
 
     async def _is_gone(self) -> bool:
-        return self.topic not in await self.admin.list_topics()
+        return self.topic not in await self.admin.describe_topics([self.topic])
 
     def records(self, *values: bytes | None, key: bytes = b"k") -> list[OutRecord]:
         return [OutRecord(self.topic, key, value) for value in values]

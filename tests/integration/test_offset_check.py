@@ -48,7 +48,7 @@ async def test_a_group_is_shown_as_the_old_tool_did(us: KafkaCluster, capsys: py
     ) as reader:
         await reader.getmany(timeout_ms=20_000)
         await reader.commit({TopicPartition("checked", 0): 12})
-        asked = partial(run_offsets, of_group(us, "checkers", brokers=True), as_json=False, watch=False, every_s=1)
+        asked = partial(run_offsets, of_group(us, "checkers", brokers=True), as_json=False, every_s=None)
         assert await asyncio.to_thread(asked) == 0
         reported = capsys.readouterr().out.splitlines()
     assert reported[0].split() == ["Group", "Topic", "Pid", "Offset", "logSize", "Lag", "Owner"]
@@ -77,7 +77,7 @@ def test_ctrl_c_ends_a_watch_with_0(us: KafkaCluster, monkeypatch: pytest.Monkey
     asyncio.run(make_topics(us.bootstrap, {"watched": 1}))
     asyncio.run(stand(us, "watchers", {("watched", 0): Committed(0)}))
     monkeypatch.setattr("sys.stdout", Terminal("watchers"))
-    assert run_offsets(of_group(us, "watchers"), as_json=False, watch=True, every_s=60) == 0
+    assert run_offsets(of_group(us, "watchers"), as_json=False, every_s=60) == 0
 
 
 def test_a_group_that_nobody_is_in_and_a_flow(
@@ -87,7 +87,7 @@ def test_a_group_that_nobody_is_in_and_a_flow(
     asyncio.run(make_topics(us.bootstrap, {"idle-orders": 1}))
     broker.produce("idle-orders", 0, 7)
     asyncio.run(stand(us, "idlers", {("idle-orders", 0): Committed(4)}))
-    assert run_offsets(of_group(us, "idlers", "nobody"), as_json=True, watch=False, every_s=1) == 0
+    assert run_offsets(of_group(us, "idlers", "nobody"), as_json=True, every_s=None) == 0
     (row,) = json.loads(capsys.readouterr().out)["partitions"]
     assert row == {
         "group": "idlers",
@@ -105,6 +105,6 @@ def test_a_group_that_nobody_is_in_and_a_flow(
         f"idle.bootstrap.servers = {us.bootstrap}\neu.bootstrap.servers = {us.bootstrap}\n"
     )
     asked = OffsetsQuestion(file, None, None, None, (), "idle->eu", frozenset(), with_brokers=False)
-    assert run_offsets(asked, as_json=False, watch=False, every_s=1) == 0
+    assert run_offsets(asked, as_json=False, every_s=None) == 0
     line = capsys.readouterr().out.splitlines()[1].split()
     assert line == ["idle->eu", "idle-orders", "0", "0", "7", "7", "unknown"]

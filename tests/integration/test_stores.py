@@ -252,7 +252,7 @@ async def test_a_safe_write_is_left_out_where_a_newer_owner_has_spoken(place: Pl
     one.put("c", Status(State.UNASSIGNED, "old:1", 6), safe=True)
     one.put("d", Status(State.UNASSIGNED, "old:1", 6), safe=True)
     await until(lambda: one.log.status("d"), "the other status")
-    await one.read_to_end(TIMEOUT_S)
+    await one.followed.read_to_end(TIMEOUT_S)
     assert one.log.status("c") == running("new:1", 7)
 
 
@@ -264,7 +264,7 @@ async def test_what_still_waits_is_written_before_the_end(place: Place, monkeypa
     for task in range(50):
         one.put(TaskId("c", task), Status(State.UNASSIGNED, "one:1", 1))
     await one.stop()
-    await other.read_to_end(TIMEOUT_S)
+    await other.followed.read_to_end(TIMEOUT_S)
     assert len(other.log.tasks("c")) == 50
 
 

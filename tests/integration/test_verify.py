@@ -188,7 +188,7 @@ async def test_a_whole_log_has_its_abort_markers(sides: Sides, new_topic: Callab
         while (batch := await reader.next()) is not None:
             batches.append((batch.first, batch.is_control and is_abort(batch, "a log")))
         found.append(batches)
-        await reader.close()
+        await reader.aclose()
     await cluster.close()
     assert found == [[(3, False)], [(0, False), (3, False)], [(0, False), (2, True), (3, False), (5, False)]]
 
@@ -208,7 +208,7 @@ async def test_a_log_that_begins_inside_a_batch_has_all_of_it(
         batch = await reader.next()
         assert batch is not None
         assert (batch.first, reader.deleted) == (3, deleted)
-        await reader.close()
+        await reader.aclose()
     await cluster.close()
 
 
@@ -243,7 +243,7 @@ async def test_a_source_that_accepts_and_never_answers_is_named(
         except RetriableError as error:
             said = str(error)
         finally:
-            await task.close()
+            await task.aclose()
     what, place = "its end" if is_compacted else "offset 5", r"cluster us \(127\.0\.0\.1:\d+\)"
     why = rf"{place}: .* did not answer.*; check that the cluster's brokers answer, then run this again"
     assert re.fullmatch(rf"{place}: t-0: {what} could not be read for 0\.5 s: {why}", said), said

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from connect.core import config_topic, status_and_offset_topics
-from connect.core.config_topic import Change, ConfigLog, LoggerChanged, RestartAsked, SkippedConfigRecord
+from connect.core.config_topic import ConfigChange, ConfigLog, LoggerChanged, RestartAsked, SkippedConfigRecord
 from connect.core.herder.membership import (
     VERSIONS,
     decode_assignment,
@@ -58,7 +58,9 @@ def _config_kind(record: StoredRecord) -> str:
     return next(prefix for prefix in prefixes if record.key.startswith(prefix))
 
 
-def _config_record_again(log: ConfigLog, record: StoredRecord, changes: tuple[Change, ...]) -> config_topic.Record:
+def _config_record_again(
+    log: ConfigLog, record: StoredRecord, changes: tuple[ConfigChange, ...]
+) -> config_topic.Record:
     """The record, written from what the log says after it was read."""
     kind = _config_kind(record)
     assert record.key is not None

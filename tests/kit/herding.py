@@ -126,7 +126,7 @@ class Bench:
         self.ready()
         return self.joined(assigned)
 
-    def ask(self, operation: events.Operation) -> list[Effect]:
+    def ask(self, operation: events.HerderOperation) -> list[Effect]:
         self._requests += 1
         return self.step(events.Request(self._requests, operation))
 

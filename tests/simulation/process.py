@@ -105,7 +105,7 @@ class Process:
         self._inbox.append(event)
         self._run()
 
-    def ask(self, operation: events.Operation, answered: Any) -> None:
+    def ask(self, operation: events.HerderOperation, answered: Any) -> None:
         self._ids += 1
         self.replies[self._ids] = 0
         self.answers[self._ids] = answered

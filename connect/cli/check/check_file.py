@@ -8,16 +8,9 @@ from typing import Final
 
 from rich.text import Text
 
+from connect.cli.check import findings
 from connect.cli.check.connector_config import check_connector, in_properties, of_json, of_properties, of_values
-from connect.cli.check.findings import (
-    CheckReport,
-    FileKind,
-    Level,
-    SeenCluster,
-    kind_of_properties,
-    kind_of_text,
-    report_as_json,
-)
+from connect.cli.check.findings import CheckReport, FileKind, Level, SeenCluster
 from connect.cli.check.properties_files import check_client, check_mirror, check_worker_file
 from connect.cli.check.strimzi import check_strimzi
 from connect.cli.console import exit_code
@@ -36,16 +29,12 @@ _WORDS: Final = {
 
 
 def show_report(report: CheckReport) -> None:
-    """Print the outcomes, the clusters, the findings, and the verdict as the last line."""
     show(f"{report.file}, for {report.runs_with}")
     outcomes = (("" if at else one.what, does) for one in report.outcomes for at, does in enumerate(one.does))
     show(table(("what", "would do"), outcomes))
     show(table(("cluster", "addresses", "brokers", "Kafka", "cluster id"), map(_cluster, report.clusters)))
-    found = (
-        ("" if one.line is None else str(one.line), text(one.level, _STYLES[one.level]), one.text)
-        for one in report.findings
-    )
-    show(table(("line", "", "finding"), found))
+    rows = ((str(one.line or ""), text(one.level, _STYLES[one.level]), one.text) for one in report.findings)
+    show(table(("line", "", "finding"), rows))
     show(verdict(report))
 
 
@@ -74,25 +63,22 @@ _RUNS_WITH: Final = {
 
 
 def run_check(file: Path, *, kind: FileKind | None, offline: bool, as_json: bool, secrets: Path | None = None) -> int:
-    """Print the report and return the exit code. ``secrets`` is the folder with a Strimzi resource's secrets.
-
-    Raises:
-        ConfigError: The file cannot be read or its kind is not known; ``secrets`` is not a folder, or is given for a
-            file of another kind.
-    """
+    """Print the report and return the exit code. ``secrets`` is the folder with a Strimzi resource's secrets. Raises
+    ConfigError if the file cannot be read or its kind is not known, or if ``secrets`` is not a folder, or is given for
+    a file of another kind."""
     report = asyncio.run(checked(file, kind, offline=offline, secrets=secrets))
     if as_json:
-        show_json(report_as_json(report))
+        show_json(findings.report_as_json(report))
     else:
         show_report(report)
-    errors = bool(report.count(Level.ERROR))
-    return exit_code(unknown=not errors and bool(report.count(Level.UNKNOWN)), found=errors)
+    errors = report.count(Level.ERROR) > 0
+    return exit_code(unknown=not errors and report.count(Level.UNKNOWN) > 0, found=errors)
 
 
 async def checked(file: Path, kind: FileKind | None, *, offline: bool, secrets: Path | None = None) -> CheckReport:
     """Check a file. Raises ConfigError as :func:`run_check` does."""
     text = _read_text(file)
-    kind = kind or kind_of_text(text)
+    kind = kind or findings.kind_of_text(text)
     name = str(file)
     if kind is FileKind.STRIMZI:
         return await check_strimzi(text, _report(name, kind), secrets=secrets, offline=offline)
@@ -101,7 +87,7 @@ async def checked(file: Path, kind: FileKind | None, *, offline: bool, secrets: 
     if kind is FileKind.CONNECTOR and text.lstrip().startswith(("{", "[")):
         return await check_connector(of_json(text, name), _report(name, kind), offline=offline)
     props = load_properties(file)
-    kind = kind or kind_of_properties(props, name)
+    kind = kind or findings.kind_of_properties(props, name)
     report = _report(name, kind)
     if kind is not FileKind.CONNECTOR:
         report = report.with_findings(of_values(in_properties(props)))

@@ -77,7 +77,6 @@ def of_target(settings: MirrorSourceSettings, remote: Iterable[str], internal: I
 
 
 def of_internal(topics: Iterable[str]) -> Iterator[Need]:
-    """Return the needs for internal topics of a worker and its connectors."""
     return (Need(topic, _STORE, is_made=True) for topic in topics)
 
 
@@ -101,10 +100,6 @@ def lacks(needs: Sequence[Need], found: Allowed) -> list[Lack]:
     return [*reported, *([Lack(_names(of_cluster))] if of_cluster else [])]
 
 
-def topics_of(needs: Iterable[Need]) -> set[str]:
-    return {need.topic for need in needs if need.topic}
-
-
 def _names(operations: Iterable[Operation]) -> tuple[str, ...]:
     return tuple(operation.name for operation in sorted(operations))
 
@@ -122,17 +117,14 @@ class Looked:
     #: What the flow would do, a sentence each.
     does: list[str] = field(default_factory=list)
 
+    def add(self, level: Level, text: str, line: int | None = None) -> None:
+        self.findings.append(CheckFinding(level, text, line=line))
+
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """A flow to check.
-
-    Args:
-        settings: None if the flow only writes heartbeats.
-        internal: Its internal topics on the target.
-        group_id: Its worker's group on the target; None if it is not known.
-        line: The line that its findings belong to.
-    """
+    """A flow to check, with its internal topics on the target and the ``line`` of its findings; ``settings`` is None if
+    it only writes heartbeats, ``group_id``, its worker's group on the target, if it is not known."""
 
     flow: str
     source: str
@@ -154,18 +146,17 @@ async def look_at_flow(sides: Sides, looked: Looked) -> None:
             async with asyncio.timeout(_TIMEOUT_S):
                 topics = await _topics(sides, source, looked)
                 if source is not None and sides.settings is not None:
-                    on_source = list(of_source(sides.settings, topics))
-                    found = await _rights(sides, source, sides.source, on_source, looked)
-                    _factors(sides, sides.source, _syncs(sides.settings, on_source=True), found, looked)
+                    syncs = sides.settings.offset_syncs
+                    made = [(syncs.topic, syncs.replication_factor)] if syncs is not None and syncs.on_source else []
+                    await _rights(sides, source, sides.source, list(of_source(sides.settings, topics)), made, looked)
                 if target is not None:
-                    remote = _remote(sides, topics, looked)
-                    found = await _rights(sides, target, sides.target, _on_target(sides, remote), looked)
-                    _factors(sides, sides.target, _made_on_target(sides, remote), found, looked)
+                    needs, made = _on_target(sides, topics, looked)
+                    await _rights(sides, target, sides.target, needs, made, looked)
                     await _group(sides, target, looked)
                     await _transactional_ids(sides, target, looked)
         except (HeliographError, TimeoutError) as error:
             said = f"{sides.flow} was not checked completely: {str(error) or f'no answer within {_TIMEOUT_S:g} s'}"
-            looked.findings.append(CheckFinding(Level.UNKNOWN, said, line=sides.line))
+            looked.add(Level.UNKNOWN, said, sides.line)
 
 
 async def look_at_cluster(
@@ -197,7 +188,7 @@ async def _reached(
         said = str(error) or f"cluster {name} ({addresses}) does not answer within {_TIMEOUT_S:g} s"
         looked.clusters[name] = SeenCluster(name, addresses, error=said)
         for_good = isinstance(error, (PermanentError, SecurityError))
-        looked.findings.append(CheckFinding(Level.ERROR if for_good else Level.UNKNOWN, said))
+        looked.add(Level.ERROR if for_good else Level.UNKNOWN, said)
         return None
     looked.clusters[name] = SeenCluster(name, addresses, found.brokers, found.release, found.cluster_id)
     return cluster
@@ -212,63 +203,45 @@ async def _topics(sides: Sides, source: Cluster | None, looked: Looked) -> list[
         looked.does.append(f"selects {len(chosen)} of the {len(shown)} topics it can see now: {named(chosen, 3)}")
     else:
         said = f"{sides.flow}: topics selects none of the {len(shown)} topics that are visible on {sides.source}"
-        looked.findings.append(CheckFinding(Level.WARNING, said, line=sides.line))
+        looked.add(Level.WARNING, said, sides.line)
     return chosen
 
 
-def _remote(sides: Sides, topics: Sequence[str], looked: Looked) -> list[str]:
-    found = []
+def _on_target(sides: Sides, topics: Sequence[str], looked: Looked) -> tuple[list[Need], list[tuple[str, int]]]:
+    """Return what a run needs on the target, and the topics that it creates, each with its replication factor."""
+    internal = [topic.name for topic in sides.internal]
+    made = [(topic.name, topic.replication_factor) for topic in sides.internal]
+    if sides.settings is None:
+        return list(of_internal(internal)), made
+    remote = []
     for topic in topics:
-        assert sides.settings is not None
         try:
-            found.append(sides.settings.remote_topic(topic))
+            remote.append(sides.settings.remote_topic(topic))
         except PermanentError as error:
             looked.findings.append(of_error(error, Level.WARNING))
-    return found
+    made += [(topic, sides.settings.replication_factor) for topic in remote]
+    return list(of_target(sides.settings, remote, internal)), made
 
 
-def _on_target(sides: Sides, remote: Sequence[str]) -> list[Need]:
-    internal = [topic.name for topic in sides.internal]
-    if sides.settings is not None:
-        return list(of_target(sides.settings, remote, internal))
-    return list(of_internal(internal))
-
-
-def _made_on_target(sides: Sides, remote: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Yield the topics that a run creates, each with its replication factor."""
-    yield from ((topic.name, topic.replication_factor) for topic in sides.internal)
-    if sides.settings is not None:
-        yield from ((topic, sides.settings.replication_factor) for topic in remote)
-
-
-def _syncs(settings: MirrorSourceSettings, *, on_source: bool) -> Iterator[tuple[str, int]]:
-    syncs = settings.offset_syncs
-    if syncs is not None and syncs.on_source is on_source:
-        yield syncs.topic, syncs.replication_factor
-
-
-async def _rights(sides: Sides, cluster: Cluster, name: str, needs: Sequence[Need], looked: Looked) -> Allowed:
-    found = await allowed(cluster, topics_of(needs))
+async def _rights(
+    sides: Sides, cluster: Cluster, name: str, needs: Sequence[Need], made: Iterable[tuple[str, int]], looked: Looked
+) -> None:
+    """Report missing rights, and topics that need more replicas than the cluster has brokers."""
+    found = await allowed(cluster, {need.topic for need in needs if need.topic})
     for lack in lacks(needs, found):
         level = Level.ERROR if lack.is_certain and lack.topics else Level.WARNING
-        looked.findings.append(CheckFinding(level, f"{sides.flow}, cluster {name}: {lack}", line=sides.line))
-    return found
-
-
-def _factors(sides: Sides, name: str, wanted: Iterable[tuple[str, int]], found: Allowed, looked: Looked) -> None:
-    """Report topics that cannot be created because their replication factor exceeds the number of brokers."""
+        looked.add(level, f"{sides.flow}, cluster {name}: {lack}", sides.line)
     too_many: dict[int, list[str]] = defaultdict(list)
-    for topic, factor in wanted:
+    for topic, factor in made:
         if factor > found.brokers and found.topics.get(topic, NO_RIGHT) is None:
             too_many[factor].append(topic)
     for factor, topics in too_many.items():
         said = too_few_brokers(found.brokers, factor, topics)
-        looked.findings.append(CheckFinding(Level.ERROR, f"{sides.flow}, cluster {name}: {said}", line=sides.line))
+        looked.add(Level.ERROR, f"{sides.flow}, cluster {name}: {said}", sides.line)
 
 
 async def _transactional_ids(sides: Sides, target: Cluster, looked: Looked) -> None:
-    """Check the right to transactional ids. WRITE implies DESCRIBE, which finding a coordinator needs, so no producer
-    id is taken."""
+    """Check the right to transactional ids without taking a producer id: finding a coordinator needs DESCRIBE."""
     if sides.group_id is None or sides.settings is None:
         return
     prefix = f"{sides.group_id}-{sides.settings.name}-"
@@ -277,12 +250,11 @@ async def _transactional_ids(sides: Sides, target: Cluster, looked: Looked) -> N
     except RetriableError:
         return  # because brokers check the ACL first; the cluster creates its transaction topic now
     except NotAuthorized:
-        needs = (
-            "exactly-once needs them" if sides.settings.transactions else "without them a crash may duplicate records"
-        )
-        level = Level.ERROR if sides.settings.transactions else Level.WARNING
-        missing = f"WRITE and DESCRIBE on transactional ids with prefix {prefix} are missing; {needs}"
-        looked.findings.append(CheckFinding(level, f"{sides.flow}, cluster {sides.target}: {missing}", line=sides.line))
+        level, why = Level.WARNING, "without them a crash may duplicate records"
+        if sides.settings.transactions:
+            level, why = Level.ERROR, "exactly-once needs them"
+        missing = f"WRITE and DESCRIBE on transactional ids with prefix {prefix} are missing; {why}"
+        looked.add(level, f"{sides.flow}, cluster {sides.target}: {missing}", sides.line)
 
 
 async def _group(sides: Sides, target: Cluster, looked: Looked) -> None:
@@ -294,7 +266,6 @@ async def _group(sides: Sides, target: Cluster, looked: Looked) -> None:
             break
         except RetriableError:  # because a cluster that has had no group creates its offsets topic first
             await asyncio.sleep(_AGAIN_S)
-    if Operation.READ in found:
-        return
-    said = f"{sides.flow}, cluster {sides.target}: READ on group {sides.group_id} is missing"
-    looked.findings.append(CheckFinding(Level.ERROR, said, line=sides.line))
+    if Operation.READ not in found:
+        said = f"{sides.flow}, cluster {sides.target}: READ on group {sides.group_id} is missing"
+        looked.add(Level.ERROR, said, sides.line)

@@ -1,9 +1,8 @@
-"""Checks a connector's config from a file, as a worker would validate it.
+"""Checks a connector's config from a JSON or properties file, as a worker would validate it, and says what each mirror
+connector would do.
 
-* Files are JSON or properties.
-* The report says what each mirror connector would do.
-* The connection settings of its clusters are resolved as its clients do it, key stores included.
-* Kerberos, and references that stay unresolved, are findings.
+The connection settings of its clusters are resolved as its clients do it, key stores included. Kerberos, and references
+that stay unresolved, are findings.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -29,25 +28,14 @@ from connect.core.errors import ConfigError, HeliographError, PermanentError
 from connect.core.herder_api import ConfigInfosWithWarnings
 from connect.core.model import NewTopic
 from connect.core.wording import counted
-from connect.kafka.security.connection_settings import ConnectionSettings
 from connect.kafka.threads import LeaseThread
 from connect.runtime.plugins.config_validation import validate_connector
 from connect.runtime.plugins.plugin_errors import secrets_of
 from connect.runtime.plugins.plugin_registry import Plugins, check_worker
 from connectors.checkpoint.connector import objections
-from connectors.config.client_config import (
-    ClientKind,
-    ClusterSide,
-    flow_clients,
-    located_client,
-    properties_with_prefix,
-)
-from connectors.config.connector_configs import (
-    CheckpointSettings,
-    MirrorSourceSettings,
-    checkpoint_settings,
-    source_settings,
-)
+from connectors.config import client_config, connector_configs
+from connectors.config.client_config import ClientKind, ClusterSide
+from connectors.config.connector_configs import CheckpointSettings, MirrorSourceSettings, source_settings
 from connectors.config.definitions import HEARTBEAT
 from connectors.control_link.server import LinkSettings
 from connectors.plugins import mirror_plugins
@@ -113,10 +101,11 @@ async def validated(
 
 
 def of_source(settings: MirrorSourceSettings, connector: Mapping[str, str]) -> Iterator[str]:
-    """Describe what MirrorSource would do."""
-    wanted = connector.get("topics", ".*").strip()
-    but = f" except {connector['topics.exclude'].strip()}" if connector.get("topics.exclude", "").strip() else ""
-    yield f"mirrors topics {wanted}{but}{_named(settings)}, in at most {counted(settings.tasks_max, 'task')}"
+    wanted, renamed = connector.get("topics", ".*").strip(), ""
+    but = f" except {excluded}" if (excluded := connector.get("topics.exclude", "").strip()) else ""
+    with suppress(PermanentError):
+        renamed = f", {_SAMPLE} as {settings.remote_topic(_SAMPLE)}"
+    yield f"mirrors topics {wanted}{but}{renamed}, in at most {counted(settings.tasks_max, 'task')}"
     if settings.changing_key:
         yield f"transforms records by {settings.changing_key}"
     if settings.transactions is not None:
@@ -133,65 +122,37 @@ def of_checkpoints(settings: CheckpointSettings | None, connector: Mapping[str, 
     if settings is None:
         yield f"writes no checkpoints: {'; '.join(objections(connector).values()) or 'they are disabled'}"
         return
-    groups = connector.get("groups", ".*").strip()
-    moving = (
-        "does not sync group offsets"
-        if settings.sync_interval_s is None
-        else f"syncs group offsets every {settings.sync_interval_s} s"
-    )
-    yield f"translates the offsets of groups {groups}, and {moving}"
+    moving = "does not sync group offsets"
+    if settings.sync_interval_s is not None:
+        moving = f"syncs group offsets every {settings.sync_interval_s} s"
+    yield f"translates the offsets of groups {connector.get('groups', '.*').strip()}, and {moving}"
 
 
 def of_heartbeats(connector: Mapping[str, str]) -> Iterator[str]:
-    """Describe what MirrorHeartbeat would do."""
     values = HEARTBEAT.parse(connector)
-    if values.boolean("emit.heartbeats.enabled"):
-        every = values.integer("emit.heartbeats.interval.seconds")
-        yield f"writes a heartbeat every {every} s to {values.string('target.cluster.alias')}"
-    else:
-        yield "writes no heartbeats"
-
-
-def _named(settings: MirrorSourceSettings) -> str:
-    try:
-        return f", {_SAMPLE} as {settings.remote_topic(_SAMPLE)}"
-    except PermanentError:
-        return ""
+    every, target = values.integer("emit.heartbeats.interval.seconds"), values.string("target.cluster.alias")
+    enabled = values.boolean("emit.heartbeats.enabled")
+    yield f"writes a heartbeat every {every} s to {target}" if enabled else "writes no heartbeats"
 
 
 def sides_of(name: str, java_class: str, props: Mapping[str, str], worker: WorkerConfig) -> Sides:
-    """Return what the connector ``name`` needs on its clusters; ``props`` are resolved.
-
-    Raises:
-        ConfigError: A key is missing or wrong; the error has the key as in ``props``.
-    """
+    """Return what the connector ``name`` needs on its clusters; ``props`` are resolved. Raises ConfigError, with the
+    key as in ``props``, if one is missing or wrong."""
     props = {**props, "name": name, "connector.class": java_class}
     settings = source_settings(props, worker.props)
-    of_source, of_target = _connections(props, settings, worker)
-    mirrors = java_class.endswith("MirrorSourceConnector")
-    return Sides(
-        name or settings.flow,
-        settings.source_alias,
-        settings.target_alias,
-        of_source,
-        of_target,
-        settings if mirrors else None,
-        [NewTopic(settings.map_topic, -1, settings.offsets_topic_replication_factor)] if mirrors else [],
-        None,
-    )
+    source, target = settings.source_alias, settings.target_alias
 
-
-def _connections(
-    props: Mapping[str, str], settings: MirrorSourceSettings, worker: WorkerConfig
-) -> tuple[ConnectionSettings, ConnectionSettings]:
     def located(error: ConfigError, side: ClusterSide, kind: ClientKind | None) -> ConfigError:
         # The worker's own client is made of the connector's target, because the file does not say which worker gets it.
-        return located_client(props, error, side, kind or "admin")
+        return client_config.located_client(props, error, side, kind or "admin")
 
-    source, target = settings.source_alias, settings.target_alias
     own = {"client.id": "", **worker.props}
-    clients = flow_clients(settings.flow, props, own, source=source, target=target, locate=located)
-    return clients.source_admin(), clients.target_admin()
+    clients = client_config.flow_clients(settings.flow, props, own, source=source, target=target, locate=located)
+    admins = clients.source_admin(), clients.target_admin()
+    if not java_class.endswith("MirrorSourceConnector"):
+        return Sides(name or settings.flow, source, target, *admins, None, [], None)
+    internal = [NewTopic(settings.map_topic, -1, settings.offsets_topic_replication_factor)]
+    return Sides(name or settings.flow, source, target, *admins, settings, internal, None)
 
 
 _MECHANISM: Final = "sasl.mechanism"
@@ -199,11 +160,9 @@ _PROVIDERS: Final = "config.providers"
 #: References of :mod:`connect.core.config.properties` whose provider has a plausible name.
 _REFERENCE: Final = re.compile(r"\$\{([A-Za-z][\w-]*):[^}]*\}")
 #: Usual names of providers. Any other name may be part of a password that looks like a reference.
-_USUAL: Final = frozenset(
-    [
-        *("env", "environment", "file", "directory", "dir", "secret", "secrets", "configmaps", "vault"),
-        *("strimzienv", "strimzifile", "strimzidir", "strimzisecrets"),
-    ]
+_USUAL: Final = (
+    *("env", "environment", "file", "directory", "dir", "secret", "secrets", "configmaps", "vault"),
+    *("strimzienv", "strimzifile", "strimzidir", "strimzisecrets"),
 )
 
 
@@ -217,13 +176,7 @@ class WrittenValue:
 
 
 def in_properties(props: Properties) -> list[WrittenValue]:
-    """Return the values of a properties file."""
     return [WrittenValue(key, value, props.line(key)) for key, value in props.items()]
-
-
-def in_config(config: Mapping[str, str | None], lines: Mapping[str, int]) -> list[WrittenValue]:
-    """Return the values of a connector's config except nulls."""
-    return [WrittenValue(key, value, lines.get(key)) for key, value in config.items() if value is not None]
 
 
 def of_values(
@@ -235,33 +188,25 @@ def of_values(
         if one.key.endswith(_MECHANISM) and one.value.strip() == "GSSAPI":
             said = f"{one.key}: Kerberos keys are read, but login has not been tested against a real Kerberos server"
             yield CheckFinding(Level.WARNING, said, one.key, one.line)
-    level, effect = (
-        (Level.NOTE, "is resolved only if config.providers of the worker names it")
-        if of_connector
-        else (Level.WARNING, "is not resolved, as in Java: config.providers does not name it")
-    )
+    level, effect = Level.WARNING, "is not resolved, as in Java: config.providers does not name it"
+    if of_connector:
+        level, effect = Level.NOTE, "is resolved only if config.providers of the worker names it"
     for one, name in undeclared(values, declared):
-        kind = (
-            f"a reference to the config provider {name}"
-            if name in _USUAL
-            else "an apparent reference to a config provider"
-        )
+        kind = "an apparent reference to a config provider"
+        if name in _USUAL:
+            kind = f"a reference to the config provider {name}"
         yield CheckFinding(level, f"{one.key}: {kind} {effect}", one.key, one.line)
 
 
 def undeclared(values: Sequence[WrittenValue], declared: Collection[str] = ()) -> Iterator[tuple[WrittenValue, str]]:
     """Yield values with references to undeclared providers, each with the provider's name."""
-    known = _declared(values)
+    # By the prefix of the keys that they serve: a cluster's, a flow's, or all.
+    known = {one.key.removesuffix(_PROVIDERS): split_list(one.value) for one in values if declares(one.key)}
     for one in values:
         for name in dict.fromkeys(_REFERENCE.findall(one.value)):
             own = (names for prefix, names in known.items() if one.key.startswith(prefix))
             if name not in declared and not any(name in names for names in own):
                 yield one, name
-
-
-def _declared(values: Sequence[WrittenValue]) -> dict[str, tuple[str, ...]]:
-    """Return the names of providers by the prefix of the keys that they serve: a cluster's, a flow's, or all."""
-    return {one.key.removesuffix(_PROVIDERS): split_list(one.value) for one in values if declares(one.key)}
 
 
 def declares(key: str) -> bool:
@@ -302,9 +247,8 @@ def of_json(text: str, file: str) -> CheckedConnector:
     config = inner if isinstance(inner, dict) else document
     if not isinstance(config, dict):
         raise ConfigError("a connector's config is a JSON object", file=file)
-    lines = {
-        found.group(1): text.count("\n", 0, found.start()) + 1 for found in _STRING.finditer(text) if found.group(2)
-    }
+    keys = [found for found in _STRING.finditer(text) if found[2]]
+    lines = {found[1]: text.count("\n", 0, found.start()) + 1 for found in keys}
     nested = next((key for key, value in config.items() if isinstance(value, (dict, list))), None)
     if nested is not None:
         raise ConfigError(f"{nested} is not a string. All values must be strings", nested, file, lines.get(nested))
@@ -317,9 +261,9 @@ async def check_connector(file: CheckedConnector, report: CheckReport, *, offlin
     """Return ``report`` with the findings about a connector."""
     if file.name:  # because REST copies the name from the path or the body to the config
         file = replace(file, config={**file.config, "name": file.name})
-    values = in_config(file.config, file.lines)
-    report = report.with_findings(of_values(values, of_connector=True))
     props = {key: value for key, value in file.config.items() if value is not None}
+    values = [WrittenValue(key, value, file.lines.get(key)) for key, value in props.items()]
+    report = report.with_findings(of_values(values, of_connector=True))
     try:
         # The worker's config providers are not known here.
         transformer = ConfigTransformer({}, config_providers())
@@ -373,8 +317,9 @@ async def _look(
 
 def _sample_worker(props: Mapping[str, str]) -> WorkerConfig:
     """Return a worker with defaults, because the file does not say which one gets it. Raises ConfigError."""
-    of_target = properties_with_prefix(props, _TARGET)
+    of_target = client_config.properties_with_prefix(props, _TARGET)
     of_target.pop("alias", None)
+    needs_transactions = props.get("exactly.once.support", "").strip().lower() == "required"
     try:
         return WorkerConfig.parse(
             {
@@ -388,7 +333,7 @@ def _sample_worker(props: Mapping[str, str]) -> WorkerConfig:
                 "value.converter": _BYTES,
                 # Depends on the worker, which is not known here.
                 "file.stream.source.enable": "true",
-                "exactly.once.source.support": "enabled" if _requires_exactly_once(props) else "disabled",
+                "exactly.once.source.support": "enabled" if needs_transactions else "disabled",
             },
             config_providers(),
             [props],
@@ -398,17 +343,14 @@ def _sample_worker(props: Mapping[str, str]) -> WorkerConfig:
         raise ConfigError(error.message.replace(error.key or "", key, 1), key) from None
 
 
-def _requires_exactly_once(props: Mapping[str, str]) -> bool:
-    return props.get("exactly.once.support", "").strip().lower() == "required"
-
-
 def does_of(java_class: str, props: Mapping[str, str], worker: WorkerConfig) -> Iterator[str]:
     """Describe what a connector would do, a sentence each. Raises ConfigError if its settings contradict each other."""
     match java_class.removeprefix(_MIRROR):
         case "MirrorSourceConnector":
             yield from of_source(source_settings(props, worker.props), props)
         case "MirrorCheckpointConnector":
-            yield from of_checkpoints(None if objections(props) else checkpoint_settings(props), props)
+            settings = None if objections(props) else connector_configs.checkpoint_settings(props)
+            yield from of_checkpoints(settings, props)
         case "MirrorHeartbeatConnector":
             yield from of_heartbeats(props)
         case _:

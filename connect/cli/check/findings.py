@@ -157,11 +157,8 @@ _OF_CONSUMER: Final = frozenset({"group.id", "groupid", "auto.offset.reset", "au
 _OF_PRODUCER: Final = frozenset(
     {"acks", "request.required.acks", "metadata.broker.list", "broker.list", "compression.type", "producer.type"}
 )
-_OF_WORKER: Final = (
-    "config.storage.topic",
-    "offset.storage.topic",
-    "status.storage.topic",
-    "offset.storage.file.filename",
+_OF_WORKER: Final = frozenset(
+    {"config.storage.topic", "offset.storage.topic", "status.storage.topic", "offset.storage.file.filename"}
 )
 
 
@@ -186,7 +183,7 @@ def kind_of_properties(props: Mapping[str, str], file: str) -> FileKind:
     """Return the kind of a properties file. Raises ConfigError if no key shows it."""
     if "clusters" in props or any(_FLOW_KEY.match(key) for key in props):
         return FileKind.MIRROR
-    if any(key in props for key in _OF_WORKER):
+    if props.keys() & _OF_WORKER:
         return FileKind.WORKER
     if "connector.class" in props:
         return FileKind.CONNECTOR

@@ -11,16 +11,9 @@ from dataclasses import replace
 from typing import Final
 
 from connect.api.plugins import config_providers
+from connect.cli.check import connector_config
 from connect.cli.check.clusters import Looked, Sides, look_at_cluster, look_at_flow
-from connect.cli.check.connector_config import (
-    of_checkpoints,
-    of_heartbeats,
-    of_rest,
-    of_source,
-    of_start,
-    plugins_of,
-    validated,
-)
+from connect.cli.check.connector_config import of_rest, plugins_of, validated
 from connect.cli.check.findings import CheckFinding, CheckOutcome, CheckReport, Level, list_with, of_error, placed
 from connect.cli.commands.plan import internal_topics
 from connect.cli.daemons.flow_worker import plugin_key_notices, worker_config
@@ -39,7 +32,7 @@ from connect.runtime.plugins.plugin_registry import check_worker
 from connectors.checkpoint.connector import objections
 from connectors.config.connector_configs import checkpoint_settings
 from connectors.config.mm2_properties import Connector, Flow, MirrorMakerConfig, mirrored
-from connectors.mirror_maker_1.config import MirrorSettings, Options, mirror_settings
+from connectors.mirror_maker_1.config import Options, mirror_settings
 from connectors.mirror_maker_1.topics import takes
 from rest.rest_config import RestSettings
 
@@ -109,9 +102,8 @@ def _twins(looked: Looked) -> Iterator[CheckFinding]:
     aliases: dict[str, list[str]] = defaultdict(list)
     for one in looked.clusters.values():
         aliases[one.cluster_id or one.name].append(one.name)
-    for names in aliases.values():
-        if len(names) > 1:
-            yield CheckFinding(Level.WARNING, f"{' and '.join(names)} are the same cluster, by its id")
+    for names in filter(lambda names: len(names) > 1, aliases.values()):
+        yield CheckFinding(Level.WARNING, f"{' and '.join(names)} are the same cluster, by its id")
 
 
 async def _refusals(flow: Flow) -> list[CheckFinding]:
@@ -146,14 +138,12 @@ async def _refusals(flow: Flow) -> list[CheckFinding]:
     return reported
 
 
-def _connectors(flow: Flow) -> Iterator[Connector]:
-    """Yield the connectors that the leader would configure."""
+def _connectors(flow: Flow) -> list[Connector]:
+    """Return the connectors that the leader would configure."""
     if not flow.enabled:
-        yield Connector.HEARTBEAT
-        return
-    for connector in Connector:
-        if connector is not Connector.CHECKPOINT or not objections(flow.connector_config(connector)):
-            yield connector
+        return [Connector.HEARTBEAT]
+    has_checkpoints = not objections(flow.connector_config(Connector.CHECKPOINT))
+    return [one for one in Connector if one is not Connector.CHECKPOINT or has_checkpoints]
 
 
 def _located(flow: Flow, key: str, reason: str, level: Level) -> CheckFinding:
@@ -176,29 +166,23 @@ def _does(flow: Flow) -> list[str]:
     if flow.enabled:
         checkpoints = flow.config.resolved(flow.connector_config(Connector.CHECKPOINT))
         settings = None if objections(checkpoints) else checkpoint_settings(checkpoints)
-        found += of_source(flow.settings(), flow.connector_config())
-        found += of_checkpoints(settings, checkpoints)
-    found += of_heartbeats(flow.config.resolved(flow.connector_config(Connector.HEARTBEAT)))
+        found += connector_config.of_source(flow.settings(), flow.connector_config())
+        found += connector_config.of_checkpoints(settings, checkpoints)
+    found += connector_config.of_heartbeats(flow.config.resolved(flow.connector_config(Connector.HEARTBEAT)))
     return found if flow.enabled else [f"mirrors nothing; {found[0]}"]
 
 
 def _sides(flow: Flow) -> Sides:
     settings, clients = flow.settings(), flow.clients()
-    internal = internal_topics(flow, settings)
+    topics = internal_topics(flow, settings)
+    internal, group_id = (*topics.on_target, *topics.of_tasks), worker_config(flow).group_id
+    admins = clients.source_admin(), clients.target_admin()
     _, line = flow.config.written([f"{flow}.enabled", "enabled"], "")
-    return Sides(
-        str(flow),
-        flow.source,
-        flow.target,
-        clients.source_admin(),
-        clients.target_admin(),
-        settings if flow.enabled else None,
-        (*internal.on_target, *internal.of_tasks),
-        worker_config(flow).group_id,
-        line,
-    )
+    copied = settings if flow.enabled else None
+    return Sides(str(flow), flow.source, flow.target, *admins, copied, internal, group_id, line)
 
 
+_READS: Final = "shares partitions with other members; starts at the {} of partitions without a committed offset"
 _WRITES: Final = ("passes batches on as they are, acknowledged by all in-sync replicas",)
 #: By whether it is the consumer's file. The command line names the topics, the files do not.
 _NOT_LOOKED_AT: Final = {
@@ -222,8 +206,10 @@ async def check_client(props: Properties, report: CheckReport, *, is_consumer: b
         return report.with_findings([*_of_mirror_maker_1_keys(props, said), placed(of_error(error), props.line)])
     report = report.with_findings(_of_mirror_maker_1_keys(props, said))
     (source,) = settings.sources
-    reads = CheckOutcome(f"group {source.group.group_id}", _reads(settings))
-    outcome = reads if is_consumer else CheckOutcome("the copy", _WRITES)
+    outcome = CheckOutcome("the copy", _WRITES)
+    if is_consumer:
+        begins = "end" if source.reset_to == LATEST else "beginning"
+        outcome = CheckOutcome(f"group {source.group.group_id}", (_READS.format(begins),))
     report = replace(report, outcomes=(outcome,))
     if offline:
         return report
@@ -235,17 +221,10 @@ async def check_client(props: Properties, report: CheckReport, *, is_consumer: b
     return replace(report, clusters=tuple(looked.clusters.values())).with_findings(findings)
 
 
-def _reads(settings: MirrorSettings) -> tuple[str, ...]:
-    (source,) = settings.sources
-    begins = "end" if source.reset_to == LATEST else "beginning"
-    return (f"shares partitions with other members; starts at the {begins} of partitions without a committed offset",)
-
-
 def _of_mirror_maker_1_keys(props: Properties, said: Sequence[str]) -> Iterator[CheckFinding]:
     """Turn what the command would log about the file into findings with lines."""
     for sentence in said:
-        prefix = f"{props.file}: "
-        if sentence.startswith(prefix):
+        if sentence.startswith(prefix := f"{props.file}: "):
             text = sentence.removeprefix(prefix)
             key = text.partition(":")[0]
             yield CheckFinding(Level.WARNING, text, key, props.line(key))
@@ -260,12 +239,8 @@ async def check_worker_file(props: Properties, report: CheckReport, *, offline: 
     try:
         config = WorkerConfig.parse(props, config_providers())
     except HeliographError as error:
-        found = [
-            *_worker_refusals(props),
-            placed(of_error(error), props.line),
-            *_of_warnings(ineffective(props), props),
-        ]
-        return report.with_findings(found)
+        refused = [*_worker_refusals(props), placed(of_error(error), props.line)]
+        return report.with_findings([*refused, *_of_warnings(ineffective(props), props)])
     report = report.with_findings([*_of_warnings(config.warnings, props), *_of_standalone(props)])
     topics = [config.config_topic, config.offset_topic, config.status_topic]
     outcome = CheckOutcome(f"group {config.group_id}", tuple(_what_worker_does(config, topics)))
@@ -276,7 +251,7 @@ async def check_worker_file(props: Properties, report: CheckReport, *, offline: 
         settings = connection_settings(config.props, client_id="heliograph-check", where="worker")
     except HeliographError as error:
         looked.findings.append(of_error(config.located(error) if isinstance(error, ConfigError) else error))
-    looked.findings += await of_start(config)
+    looked.findings += await connector_config.of_start(config)
     # What connectors' clients inherit from the worker is reported once.
     before = {one.key for one in looked.findings}
     looked.findings += [one for one in _of_connectors_clients(config) if one.key not in before]
@@ -309,9 +284,8 @@ def _of_standalone(props: Properties) -> Iterator[CheckFinding]:
 def _of_warnings(texts: Iterable[str], props: Properties) -> Iterator[CheckFinding]:
     for text in texts:
         key = text.partition(" ")[0]
-        if key == _FILE_OF_STANDALONE:
-            continue  # because the error about it says what to do
-        yield CheckFinding(Level.WARNING, text, key, props.line(key))
+        if key != _FILE_OF_STANDALONE:  # because the error about it says what to do
+            yield CheckFinding(Level.WARNING, text, key, props.line(key))
 
 
 def _of_connectors_clients(config: WorkerConfig) -> Iterator[CheckFinding]:

@@ -13,21 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from connect.api.plugins import config_providers
+from connect.cli.check import connector_config
 from connect.cli.check.clusters import Looked, look_at_flow
-from connect.cli.check.connector_config import (
-    WrittenValue,
-    declares,
-    does_of,
-    of_start,
-    of_values,
-    plugins_of,
-    sides_of,
-    validated,
-)
+from connect.cli.check.connector_config import WrittenValue, plugins_of, sides_of, validated
 from connect.cli.check.findings import CheckFinding, CheckOutcome, CheckReport, Level, SeenCluster, of_error
 from connect.cli.daemons.strimzi_resource import plugin_key_warnings
 from connect.core.config.config_def import split_list
-from connect.core.config.properties import Provider, ProviderFactory
+from connect.core.config.properties import Provider
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.wording import named
@@ -46,10 +38,6 @@ class Given:
     folder: Path | None
     keys: Mapping[str, frozenset[str]]
 
-    @property
-    def directory(self) -> str | None:
-        return None if self.folder is None else str(self.folder.resolve())
-
 
 def given(folder: Path | None) -> Given:
     """Read the names of secrets. Raises ConfigError if ``folder`` is not a folder or cannot be read."""
@@ -63,12 +51,8 @@ def given(folder: Path | None) -> Given:
         raise ConfigError(f"{folder} cannot be read: {error.strerror or type(error).__name__}", "--secrets") from None
 
 
-def lenient_providers() -> dict[str, ProviderFactory]:
-    """Return a worker's providers; references to a missing secret stay unresolved, as it has a finding already."""
-    return {**config_providers(), PROVIDER_CLASS: _mounted}
-
-
 def _mounted(params: Mapping[str, str]) -> Provider:
+    """Return a provider that leaves references to a missing secret unresolved, as it has a finding already."""
     read = mounted_secrets(params)
 
     def read_if_there(path: str) -> Mapping[str, str]:
@@ -82,12 +66,10 @@ def _mounted(params: Mapping[str, str]) -> Provider:
 
 def of_missing(secrets: Given, missing: SecretKey) -> CheckFinding:
     """Report a secret that a start would need."""
-    path, needed = missing.node.path, f"secret {missing.secret}, key {missing.key}"
+    path, said = missing.node.path, f"{missing.node.path} needs secret {missing.secret}, key {missing.key}"
     if secrets.folder is None:
-        return CheckFinding(Level.NOTE, f"{path} needs {needed}. Start with --secrets DIR", path, missing.node.line)
-    return CheckFinding(
-        Level.ERROR, f"{path} needs {needed}, which is not in {secrets.folder}", path, missing.node.line
-    )
+        return CheckFinding(Level.NOTE, f"{said}. Start with --secrets DIR", path, missing.node.line)
+    return CheckFinding(Level.ERROR, f"{said}, which is not in {secrets.folder}", path, missing.node.line)
 
 
 def not_asked(found: TranslatedResource, config: Mapping[str, str], secrets: Given) -> CheckFinding | None:
@@ -99,10 +81,8 @@ def not_asked(found: TranslatedResource, config: Mapping[str, str], secrets: Giv
         return None
     where = "set --secrets DIR" if secrets.folder is None else f"not in {secrets.folder}"
     line = next((one.node.line for one in found.missing if one.secret in names), None)
-    word = "secret" if len(names) == 1 else "secrets"
-    return CheckFinding(
-        Level.UNKNOWN, f"the clusters were not checked without {word} {named(names, 3)}: {where}", line=line
-    )
+    words = f"secret{'s' if len(names) > 1 else ''} {named(names, 3)}"
+    return CheckFinding(Level.UNKNOWN, f"the clusters were not checked without {words}: {where}", line=line)
 
 
 #: Providers that Strimzi's operator declares for every worker. A missing secret is a finding by itself.
@@ -122,93 +102,70 @@ async def check_strimzi(text: str, report: CheckReport, *, secrets: Path | None,
 
 
 async def _check(node: Node, report: CheckReport, secrets: Given, *, is_alone: bool, offline: bool) -> CheckReport:
+    folder = None if secrets.folder is None else str(secrets.folder.resolve())
     try:
-        found = translate(node, secrets.directory, secrets.keys)
+        found = translate(node, folder, secrets.keys)
     except ConfigError as error:
         return report.with_findings([of_error(error)])
-    findings = [
-        CheckFinding(Level.WARNING, f"{one.path}: {one.text}", one.path, one.line)
-        for one in found.start_notices(os.environ)
-    ]
+    notices = found.start_notices(os.environ)
+    findings = [CheckFinding(Level.WARNING, f"{one.path}: {one.text}", one.path, one.line) for one in notices]
     findings += [of_missing(secrets, one) for one in found.missing]
     report = report.with_findings([*findings, *_of_values(node)])
     try:
-        worker = WorkerConfig.parse(found.worker, lenient_providers(), [one.config for one in found.connectors])
+        providers = {**config_providers(), PROVIDER_CLASS: _mounted}
+        worker = WorkerConfig.parse(found.worker, providers, [one.config for one in found.connectors])
     except ConfigError as error:
         return report.with_findings([of_error(found.located(error))])
-    report = report.with_findings(
-        [*(_of_worker(found, text) for text in worker.warnings), *await _of_start(found, worker)]
-    )
-    report = report.with_findings(of_error(one, Level.WARNING) for one in plugin_key_warnings(found))
+    said = [found.located(ConfigError(text, text.partition(" ")[0])) for text in worker.warnings]
+    report = report.with_findings(of_error(one, Level.WARNING) for one in (*said, *plugin_key_warnings(found)))
+    starts = await connector_config.of_start(worker)
+    report = report.with_findings(of_error(found.located(ConfigError(one.text, one.key)), one.level) for one in starts)
     clusters: dict[str, SeenCluster] = {}
     for wanted in found.connectors:
         looked = Looked(clusters)
-        refused = await _refusals(found, wanted, worker)
+        async with plugins_of(worker) as plugins:
+            reasons, _ = await validated(wanted.config, plugins, worker, worker.transformer)
+        refused = [of_error(found.located(ConfigError(reason, key), wanted)) for key, reason in reasons]
         if not refused:
-            await _look(_Part(found, wanted, worker, secrets), looked, offline=offline)
+            await _look(found, wanted, worker, secrets, looked, offline=offline)
         what = wanted.name if is_alone else f"{found.name}: {wanted.name}"
         report = replace(report, outcomes=(*report.outcomes, CheckOutcome(what, tuple(looked.does))))
         report = report.with_findings([*refused, *looked.findings])
     return replace(report, clusters=tuple(dict.fromkeys((*report.clusters, *clusters.values()))))
 
 
-async def _of_start(found: TranslatedResource, worker: WorkerConfig) -> list[CheckFinding]:
-    findings = await of_start(worker)
-    return [of_error(found.located(ConfigError(one.text, one.key)), one.level) for one in findings]
-
-
 def _of_values(node: Node) -> Iterator[CheckFinding]:
     """Check the values of clusters and mirrors, each field once. Connectors may use all providers of the worker."""
     found = resource(node)
-    parts = [
-        found.target,
-        *(part for mirror in found.mirrors for part in (mirror.target, mirror.source, mirror.fields)),
-    ]
-    texts = {text.path: text for part in parts for text in part.texts()}
+    parts = (part for mirror in found.mirrors for part in (mirror.target, mirror.source, mirror.fields))
+    texts = {text.path: text for part in (found.target, *parts) for text in part.texts()}
     values = [WrittenValue(path, text.value, text.line) for path, text in texts.items()]
-    own = (name for one in values if declares(one.key) for name in split_list(one.value))
-    return of_values(values, frozenset([*_PROVIDERS, *own]))
+    own = (name for one in values if connector_config.declares(one.key) for name in split_list(one.value))
+    return connector_config.of_values(values, frozenset([*_PROVIDERS, *own]))
 
 
-def _of_worker(found: TranslatedResource, text: str) -> CheckFinding:
-    return of_error(found.located(ConfigError(text, text.partition(" ")[0])), Level.WARNING)
-
-
-async def _refusals(found: TranslatedResource, wanted: WantedConnector, worker: WorkerConfig) -> list[CheckFinding]:
-    async with plugins_of(worker) as plugins:
-        refused, _ = await validated(wanted.config, plugins, worker, worker.transformer)
-    return [of_error(found.located(ConfigError(reason, key), wanted)) for key, reason in refused]
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A connector with a valid config, and its context."""
-
-    found: TranslatedResource
-    wanted: WantedConnector
-    worker: WorkerConfig
-    secrets: Given
-
-    def of_error(self, error: HeliographError) -> CheckFinding:
-        """Turn an error into a finding with the line of the cluster's or the connector's field."""
-        return of_error(self.found.located(error, self.wanted) if isinstance(error, ConfigError) else error)
-
-
-async def _look(part: _Part, looked: Looked, *, offline: bool) -> None:
-    config, worker = part.wanted.config, part.worker
-    transformer = worker.transformer
+async def _look(
+    found: TranslatedResource,
+    wanted: WantedConnector,
+    worker: WorkerConfig,
+    secrets: Given,
+    looked: Looked,
+    *,
+    offline: bool,
+) -> None:
+    config, transformer = wanted.config, worker.transformer
     hiding = secrets_of(transformer, config, worker.raw)
     props = transformer.transform(config)
-    missing = not_asked(part.found, props, part.secrets)
+    missing = not_asked(found, props, secrets)
     try:
-        looked.does += does_of(config["connector.class"], props, worker)
+        looked.does += connector_config.does_of(config["connector.class"], props, worker)
         if missing is None:
-            sides = sides_of(part.wanted.name, config["connector.class"], props, worker)
+            sides = sides_of(wanted.name, config["connector.class"], props, worker)
             if not offline:
                 await look_at_flow(sides, looked)
         elif not offline:
             looked.findings.append(missing)
     except HeliographError as error:
-        looked.findings.append(part.of_error(error))
+        looked.findings.append(of_error(found.located(error, wanted) if isinstance(error, ConfigError) else error))
     looked.does = [hiding.mask(one) for one in looked.does]
     looked.findings = [replace(one, text=hiding.mask(one.text)) for one in looked.findings]

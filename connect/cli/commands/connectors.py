@@ -40,11 +40,8 @@ class ConnectorFile:
 
 
 def read_connector(file: str) -> ConnectorFile:
-    """Read the connector in ``file``; ``-`` is JSON on standard input.
-
-    Raises:
-        ConfigError: There is no connector in it, or it has unknown keys.
-    """
+    """Read the connector in ``file``; ``-`` is JSON on standard input. Raises ConfigError if there is none in it, or if
+    it has unknown keys."""
     if file == "-":
         document: Any = read_json(sys.stdin.read(), "standard input")
     elif file.endswith(".properties"):
@@ -70,17 +67,14 @@ def read_json(text: str | bytes, file: str) -> Any:
     except json.JSONDecodeError as error:
         raise ConfigError(f"this is not JSON: {error.msg}", file=file, line=error.lineno) from None
     except (ValueError, RecursionError):  # because Python limits digits and nesting, JSON does not
-        raise ConfigError(
-            "this JSON has too many digits in a number or too many levels. Is it a connector's config?", file=file
-        ) from None
+        text = "this JSON has too many digits in a number or too many levels. Is it a connector's config?"
+        raise ConfigError(text, file=file) from None
 
 
 def _state(body: dict[str, Any], file: str) -> ConnectorFileState | None:
-    unknown = [key for key in body if key not in _KEYS]
-    if unknown:
-        raise ConfigError(
-            f"{unknown[0]} is not known next to name and config. Move it into config, or remove it", unknown[0], file
-        )
+    if unknown := [key for key in body if key not in _KEYS]:
+        text = f"{unknown[0]} is not known next to name and config. Move it into config, or remove it"
+        raise ConfigError(text, unknown[0], file)
     state = body.get("initial_state")
     if state is None:
         return None
@@ -105,8 +99,8 @@ def rest_option(text: str) -> Any:
 
 Url = Annotated[str, rest_option("A worker of the group; of a dedicated mirror http://host:port/SOURCE/TARGET.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the worker's answer as JSON.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
-Names = Annotated[list[str], typer.Argument(metavar="NAME...", show_default=False)]
+Name = Annotated[str, typer.Argument(metavar="NAME")]
+Names = Annotated[list[str], typer.Argument(metavar="NAME...")]
 
 DEFAULT_URL: Final = "http://localhost:8083"
 #: Java's words for a connector whose offsets cannot be changed yet; their remedy is a request.
@@ -116,7 +110,6 @@ _NOT_STOPPED: Final = "must be in the STOPPED state"
 @app.command("list")
 def list_connectors(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """List all connectors with their states."""
-
     from connect.cli import tables
 
     with _worker(url) as worker:
@@ -136,12 +129,11 @@ def create(
             metavar="FILE",
             help='A .properties file, or JSON: a config or {"name": ..., "config": ..., "initial_state": ...}; '
             "- for JSON on standard input.",
-            show_default=False,
         ),
     ],
     state: Annotated[
         ConnectorFileState | None,
-        typer.Option(help="The initial state. Default: the file's initial_state, or running.", show_default=False),
+        typer.Option(help="The initial state. Default: the file's initial_state, or running."),
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the config of an existing connector.")] = False,
     url: Url = DEFAULT_URL,
@@ -175,7 +167,6 @@ def create(
 @app.command()
 def status(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Show a connector, its tasks, and why they failed."""
-
     from connect.cli import tables
 
     with _worker(url) as worker:
@@ -212,9 +203,7 @@ def restart(
     name: Name,
     tasks: Annotated[bool, typer.Option("--tasks", help="Restart its tasks too.")] = False,
     failed: Annotated[bool, typer.Option("--failed", help="Restart only what has failed.")] = False,
-    task: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Restart only this task.", show_default=False)
-    ] = None,
+    task: Annotated[int | None, typer.Option(min=0, metavar="N", help="Restart only this task.")] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -248,12 +237,7 @@ def offsets(
     reset: Annotated[bool, typer.Option("--reset", help="Delete all offsets of a stopped connector.")] = False,
     alter: Annotated[
         Path | None,
-        typer.Option(
-            "--set",
-            metavar="FILE",
-            help="Set the offsets in a JSON file, which is as --json prints it.",
-            show_default=False,
-        ),
+        typer.Option("--set", metavar="FILE", help="Set the offsets in a JSON file, which is as --json prints it."),
     ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -271,10 +255,10 @@ def offsets(
             try:
                 answer = worker.ask("DELETE", path) if reset else worker.ask("PATCH", path, body)
             except HeliographError as error:
-                if _NOT_STOPPED in str(error):
-                    stop_it = f"heliograph connectors stop {name} --rest {worker.shown_url}"
-                    raise HeliographError(f"{name} is not stopped. Stop it first: {stop_it}") from None
-                raise
+                if _NOT_STOPPED not in str(error):
+                    raise
+                stop_it = f"heliograph connectors stop {name} --rest {worker.shown_url}"
+                raise HeliographError(f"{name} is not stopped. Stop it first: {stop_it}") from None
             print(f"{name}: {answer['message']}")
             return
         answer = worker.ask("GET", path)
@@ -288,9 +272,7 @@ def offsets(
 def audit(
     name: Name,
     top: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="How many entries.")] = 20,
-    search: Annotated[
-        str, typer.Option(metavar="TEXT", help="Only entries that contain this text.", show_default=False)
-    ] = "",
+    search: Annotated[str, typer.Option(metavar="TEXT", help="Only entries that contain this text.")] = "",
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:

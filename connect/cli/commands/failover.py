@@ -1,8 +1,5 @@
-"""``heliograph failover``, ``failback``, ``undo`` and ``unreplicated``.
-
-* ``failover``, ``failback`` and ``undo`` move groups between clusters. They change nothing without ``--execute``.
-* ``unreplicated`` shows the records that only the old primary holds.
-"""
+"""``heliograph failover``, ``failback`` and ``undo``, which move groups between clusters and change nothing without
+``--execute``; ``unreplicated``, which shows the records that only the old primary holds."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from connect.cli.console import EXIT_OK
+from connect.cli.console import EXIT_OK, warn
 from connect.cli.tables import show_json
 from connect.core.errors import ConfigError
 from connect.core.wording import counted, named, parsed_time_ms, printable
@@ -78,9 +75,7 @@ class FailoverArguments:
 
 def run_failover(arguments: FailoverArguments) -> int:
     """Print a failover's plan or execute it, and return the exit code: 0 all groups are ready or moved, 2 none, 3 some.
-
-    Raises ConfigError if the file or an argument is wrong, HeliographError if a cluster does not answer.
-    """
+    Raises ConfigError if the file or an argument is wrong, HeliographError if a cluster does not answer."""
     from connectors.failover.execute import Failover
 
     return _run("failover", arguments, partial(_failover, kind=Failover))
@@ -120,12 +115,10 @@ def _run(
         raise ConfigError(f"the source of the groups is {source}, not {arguments.gone}", "--source-gone")
     if arguments.gone is not None and (arguments.verifies or arguments.verify_within_s is not None):
         raise ConfigError(f"a copy cannot be compared with a source that is gone. Leave out {VERIFY}", VERIFY)
-    if command == "failover" and not Flow(config, source, arguments.target).enabled:
-        raise ConfigError(
-            f"the file enables no flow {source}->{arguments.target}. To move groups back, use heliograph failback",
-            "--to",
-            config.file,
-        )
+    flow = Flow(config, source, arguments.target)
+    if command == "failover" and not flow.enabled:
+        text = f"the file enables no flow {source}->{arguments.target}. To move groups back, use heliograph failback"
+        raise ConfigError(text, "--to", config.file)
     arguments = replace(arguments, source=source)
 
     async def at_place(controls: _Controls) -> int:
@@ -133,7 +126,6 @@ def _run(
             options = options_of(arguments, config)
             if not arguments.executes:
                 return await work(place, options, arguments, controls)
-            flow = Flow(config, source, arguments.target)
             topic = worker_config(flow).audit_topic
             async with audited(command, str(flow), place.target, place.target_admin, topic) as outcome:
                 outcome.detail = f"groups {named(arguments.groups) or 'of the file'}"
@@ -166,11 +158,8 @@ def sources_of(config: MirrorMakerConfig, target: str) -> list[str]:
 
 
 def find_controls(closing: ExitStack, arguments: FailoverArguments, config: MirrorMakerConfig) -> _Controls:
-    """Return the controls of the flow and the flow back, if ``--rest`` names workers.
-
-    Raises ConfigError if no worker runs the flow, or its connector there has another name than in ``config``, because
-    positions are stored under that name.
-    """
+    """Return the controls of the flow and the flow back, if ``--rest`` names workers. Raises ConfigError if no worker
+    runs the flow, or its connector there has another name than in ``config``, under which positions are stored."""
     from connect.cli.commands.rest_client import find_control
     from connectors.config.mm2_properties import Flow
 
@@ -183,26 +172,21 @@ def find_controls(closing: ExitStack, arguments: FailoverArguments, config: Mirr
         name = flow.connector_config()["name"]
         control = find_control(closing, arguments.rest, *ends, name)
         if control is not None and control.name != name:
-            raise ConfigError(
+            text = (
                 f"the workers of {flow} have the connector {control.name}, this file has {name}. "
                 f"Set {flow}.name = {control.name}, and the workers' group.id and offset.storage.topic as "
-                f"{flow.target}.group.id and {flow.target}.offset.storage.topic",
-                f"{flow}.name",
-                config.file,
+                f"{flow.target}.group.id and {flow.target}.offset.storage.topic"
             )
+            raise ConfigError(text, f"{flow}.name", config.file)
         found.append(control)
     if found[0] is None:
-        where = ", ".join(arguments.rest)
-        raise ConfigError(f"no worker at {where} mirrors {arguments.source}->{arguments.target}", "--rest")
+        said = f"no worker at {', '.join(arguments.rest)} mirrors {arguments.source}->{arguments.target}"
+        raise ConfigError(said, "--rest")
     return found[0], found[1]
 
 
 def report_on_stderr(line: str) -> None:
     print(f"{datetime.now(UTC):%H:%M:%S} {line}", file=sys.stderr, flush=True)
-
-
-def warn(line: str) -> None:
-    print(f"heliograph: warning: {line}", file=sys.stderr, flush=True)
 
 
 def options_of(arguments: FailoverArguments, config: MirrorMakerConfig) -> FailoverOptions:
@@ -296,7 +280,6 @@ async def _failover(
 
 
 def _verifier(arguments: FailoverArguments) -> CopyVerifier | None:
-    """Return what verifies the copy of the flow; None if that is not wanted."""
     if not arguments.verifies and arguments.verify_within_s is None:
         return None
     from connect.cli.commands.verify import CopyVerifier
@@ -307,10 +290,8 @@ def _verifier(arguments: FailoverArguments) -> CopyVerifier | None:
 
 
 async def _on_done(command: str, code: int) -> int:
-    """Run the operator's command with the exit code in its environment. Return that code; if it is 0 and the command
-    fails, 1."""
-    environment = {**os.environ, "HELIOGRAPH_EXIT_CODE": str(code)}
-    running = await asyncio.create_subprocess_shell(command, env=environment)
+    """Run the operator's command with the exit code in its environment. Return that code, or 1 if only this fails."""
+    running = await asyncio.create_subprocess_shell(command, env={**os.environ, "HELIOGRAPH_EXIT_CODE": str(code)})
     if failed := await running.wait():
         warn(f"--on-done failed with exit code {failed}: {command}")
     return code or (EXIT_FAILED if failed else EXIT_OK)
@@ -380,7 +361,6 @@ async def _undo(site: Site, _options: FailoverOptions, arguments: FailoverArgume
 
 
 def _undo_code(left: Sequence[str], run: FailoverRun) -> int:
-    """Return 0 if all was undone, 2 if nothing, 3 if some."""
     if not left:
         return EXIT_OK
     return EXIT_SOME_LEFT if len(left) < len(run.groups) + bool(run.starts) + bool(run.begins) else EXIT_NO_GO
@@ -430,10 +410,8 @@ def with_values(args: Sequence[str]) -> list[str]:
 def run_unreplicated(
     file: Path, source: str | None, target: str, *, export_to: Path | None, appends: bool, as_json: bool
 ) -> int:
-    """Print unreplicated records, also export or append them, and return the exit code: 0 if none are left.
-
-    Raises ConfigError if the file or an argument is wrong, HeliographError if a cluster does not answer.
-    """
+    """Print unreplicated records, also export or append them, and return the exit code: 0 if none are left. Raises
+    ConfigError if the file or an argument is wrong, HeliographError if a cluster does not answer."""
     from connectors.config.mm2_properties import load
 
     config = load(file)
@@ -443,18 +421,17 @@ def run_unreplicated(
     done, files = asyncio.run(_unreplicated(config, source, target, export_to, appends))
     found, left, appended, reasons = done
     if as_json:
-        show_json(
-            {
-                "format": 1,
-                "from": source,
-                "to": target,
-                "records": sum(one.own.records for one in found),
-                "partitions": [asdict(one.own) for one in found],
-                "files": [str(one) for one in files],
-                "appended": appended,
-                "left": [{**asdict(one.own), "why": reasons.get(one.source, "")} for one in left],
-            }
-        )
+        document = {
+            "format": 1,
+            "from": source,
+            "to": target,
+            "records": sum(one.own.records for one in found),
+            "partitions": [asdict(one.own) for one in found],
+            "files": [str(one) for one in files],
+            "appended": appended,
+            "left": [{**asdict(one.own), "why": reasons.get(one.source, "")} for one in left],
+        }
+        show_json(document)
     else:
         _show(found, files, source, target, appended)
     return EXIT_NO_GO if left else EXIT_OK
@@ -491,7 +468,6 @@ def _show(found: Sequence[Unreplicated], files: Sequence[Path], source: str, tar
     for file in files:
         print(f"exported to {file}")
     if appended:
-        print(
-            f"appended {counted(appended, 'record')} to cluster {target}. {target}->{source} copies them to cluster "
-            f"{source} too, so consumers there read them twice, the second time with the header {HEADER}"
-        )
+        twice = f"so consumers there read them twice, the second time with the header {HEADER}"
+        done = f"appended {counted(appended, 'record')} to cluster {target}"
+        print(f"{done}. {target}->{source} copies them to cluster {source} too, {twice}")

@@ -26,7 +26,6 @@ def as_json(plan: Plan, done: FailoverResult | None) -> dict[str, Any]:
 
 
 def show_plan(plan: Plan, *, everything: bool) -> None:
-    """Print a summary, what is blocked, what is verified, and the old and new offset of every partition that moves."""
     found = plan.snapshot
     show(f"from {found.source} to {found.target}: {words.summary(plan)}")
     _show(words.plan_lines(plan, wall_ms()), "  ")
@@ -37,7 +36,6 @@ def show_plan(plan: Plan, *, everything: bool) -> None:
 
 
 def show_rehearsal(done: Rehearsal) -> None:
-    """Print how long a failover would take, what it would lose, and what is blocked."""
     _show(words.rehearsal_lines(done, wall_ms()))
 
 
@@ -55,22 +53,17 @@ def show_done(done: FailoverResult, looked: Plan, file: Path, *, everything: boo
     _show((line for line in words.blocked_lines(plan) if line not in shown), "  ")
     if done.late:
         show(f"  {done.late}", ERROR)
-    moved = len(plan.ready)
     left = f" ({named([one.group for one in plan.blocked])})" if plan.blocked else ""
-    undo = (
-        f"Nothing was changed, so there is nothing to undo. To start the flow again: {done.restart}"
-        if done.restart
-        else f"To undo: heliograph undo {file} --to {plan.snapshot.target} --execute"
-    )
+    undo = f"To undo: heliograph undo {file} --to {plan.snapshot.target} --execute"
+    if done.restart:
+        undo = f"Nothing was changed, so there is nothing to undo. To start the flow again: {done.restart}"
     show(
-        f"done: {counted(moved, 'group')} moved, {len(plan.of(GroupOutcome.IN_PLACE))} already in place, "
-        f"{len(plan.blocked)} not moved{left}. Start consumers and producers on cluster {plan.snapshot.target}. "
-        f"{undo}"
+        f"done: {counted(len(plan.ready), 'group')} moved, {len(plan.of(GroupOutcome.IN_PLACE))} already in place, "
+        f"{len(plan.blocked)} not moved{left}. Start consumers and producers on cluster {plan.snapshot.target}. {undo}"
     )
 
 
 def show_proofs(proofs: Sequence[SampleCheck], *, everything: bool) -> None:
-    """Print how many samples are the same, each that differs, and why others were not compared."""
     _show(words.proof_lines(proofs, everything=everything))
 
 

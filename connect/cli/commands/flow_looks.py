@@ -146,6 +146,7 @@ class _FileLooks:
         if reader.contact.target.answers is False:
             return facts
         settings, topics, connector = flow.settings(), flow.worker_config(), Connector.SOURCE.value
+        seen_source = reader.source if reader.contact.knows_lag else None
         try:
             states, statuses, target, checkpoint_ms, work, verified = await asyncio.gather(
                 read_states(reader.store, record_settings(settings)),
@@ -153,25 +154,20 @@ class _FileLooks:
                 read_target_state(reader.store, topics["config.storage.topic"], connector),
                 last_checkpoint_ms(settings, reader.store),
                 work_of(reader.store, topics["group.id"]),
-                read_verified(
-                    reader.source if reader.contact.knows_lag else None, reader.store, settings, lag.partitions
-                ),
+                read_verified(seen_source, reader.store, settings, lag.partitions),
             )
             runs = target is not TargetState.STOPPED and work is not None and work.members > 0
             source = None if reader.contact.source.answers is False else reader.source
             move = None if runs else await read_last_move(source, reader.store, settings)
         except HeliographError as error:  # such as a missing right
             return replace(facts, unchecked=(*facts.unchecked, str(error)))
-        status = statuses.status(connector)
+        status, tasks = statuses.status(connector), statuses.tasks(connector).items()
         state = "" if status is None else status.state.value
         facts = replace(
             facts,
             connector_state=state if target is TargetState.STARTED else target.value,
             connector_reason="" if status is None else reason_of(status.trace),
-            tasks=tuple(
-                TaskFacts(number, one.state.value, one.worker_id, reason_of(one.trace))
-                for number, one in statuses.tasks(connector).items()
-            ),
+            tasks=tuple(TaskFacts(id_, one.state.value, one.worker_id, reason_of(one.trace)) for id_, one in tasks),
             others=tuple(_others(statuses, connector)),
             checkpoint_ms=checkpoint_ms,
             verified=verified,
@@ -219,11 +215,7 @@ def _of_workers(urls: Sequence[str], flow: FlowName) -> tuple[FlowFacts | None, 
 
 def facts_of_worker(worker: RestClient, flow: FlowName) -> FlowFacts | None:
     """Return the facts of a flow as a worker reports them, with what failed in its other connectors; None if the worker
-    does not have the flow.
-
-    Raises:
-        WorkerRefused, WorkerUnreachable: As :meth:`RestClient.ask`.
-    """
+    does not have the flow. Raises WorkerRefused, WorkerUnreachable."""
     known = {
         name: one for name, one in sorted(worker.connectors("status").items()) if is_of(one["info"]["config"], *flow)
     }
@@ -235,9 +227,8 @@ def facts_of_worker(worker: RestClient, flow: FlowName) -> FlowFacts | None:
     for name, one in known.items():
         status = one.get("status", {"connector": {"state": ""}, "tasks": []})
         parts = [{"id": -1, **status["connector"]}, *status["tasks"]] if name != sources[0] else []
-        others += [
-            OtherFacts(name, it["id"], reason_of(it.get("trace"))) for it in parts if it["state"] == State.FAILED
-        ]
+        failed = [part for part in parts if part["state"] == State.FAILED]
+        others += [OtherFacts(name, part["id"], reason_of(part.get("trace"))) for part in failed]
     return replace(facts, rest=worker.shown_url, others=tuple(others))
 
 
@@ -249,9 +240,7 @@ class WorkerLooks:
     """Looks at the mirrors of one worker, or at the one of ``flow``."""
 
     def __init__(self, worker: RestClient, flow: str | None, top: int) -> None:
-        self._worker = worker
-        self._flow = flow
-        self._top = top
+        self._worker, self._flow, self._top = worker, flow, top
 
     async def look(self) -> list[FlowSeen]:
         """Look once. Raises WorkerRefused or WorkerUnreachable, and ConfigError if it does not mirror the flow."""

@@ -121,9 +121,12 @@ class FlowPage:
             parts.append(Text(f"and {counted(len(self._seen) - most, 'flow')} more"))
         parts += _sentences(self._seen)
         below = list(_failovers(self._seen))
-        left = height - sum(_lines(screen, one) for one in (*parts, *below)) - _AROUND_ROWS
+        lines = sum(len(screen.render_lines(one, pad=False)) for one in (*parts, *below))
+        left = height - lines - _AROUND_ROWS
         if (rows := _partitions(self._seen)) and left > 0:
-            parts.append(_partition_table(rows[:left]))
+            numbers = ("records", "oldest")
+            whole = ("partition", *numbers)
+            parts.append(table((*whole, "state"), rows[:left], whole=whole, right=numbers))
         return Group(*parts, *below)
 
     def _flows(self, seen: Sequence[FlowSeen], width: int) -> Table:
@@ -133,19 +136,19 @@ class FlowPage:
         whole = ("flow", "state", *numbers, "lag")
         shown = table((*whole, *beat), (), whole=whole, right=numbers)
         for one in seen:
-            lag, verdict = one.facts.lag, one.verdict
-            rate = one.facts.records_per_s
-            cells = (
+            lag, verdict, rate = one.facts.lag, one.verdict, one.facts.records_per_s
+            growth = lag.growth_per_s or 0
+            rise = f" {growth:+,.0f}/s" if is_wide and abs(growth) >= 1 else ""
+            lags = [*self._lags[_name(one)]][-(_LOOKS if is_wide else _FEW_LOOKS) :]
+            shown.add_row(
                 text(str(one.facts.flow)),
                 text(verdict.state.value, _STYLES[verdict.urgency]),
                 "" if rate is None else f"{rate:,.0f}",
                 "unknown" if lag.records < 0 else f"{lag.records:,}",
                 "" if lag.records <= 0 else age_text(lag.ms),
-                sparkline([*self._lags[_name(one)]][-(_LOOKS if is_wide else _FEW_LOOKS) :])
-                + (_growth(lag.growth_per_s) if is_wide else ""),
+                f"{sparkline(lags)}{rise}",
                 *((one.last_heartbeat,) if is_wide else ()),
             )
-            shown.add_row(*cells)
         return shown
 
 
@@ -154,10 +157,8 @@ def _name(one: FlowSeen) -> str:
 
 
 def _heading(left: str, right: str, width: int) -> Text:
-    shown = printable(left)[: width - len(right) - 2]
-    return Text(
-        f"{shown}{' ' * (width - len(shown) - len(right))}{right}", style="reverse", no_wrap=True, overflow="crop"
-    )
+    shown = printable(left)[: width - len(right) - 2].ljust(width - len(right)) + right
+    return Text(shown, style="reverse", no_wrap=True, overflow="crop")
 
 
 def sparkline(values: Sequence[int]) -> str:
@@ -166,22 +167,17 @@ def sparkline(values: Sequence[int]) -> str:
     return "".join("·" if one < 0 else _BARS[one * (len(_BARS) - 1) // most] for one in values)
 
 
-def _growth(per_s: float | None) -> str:
-    return "" if per_s is None or abs(per_s) < 1 else f" {per_s:+,.0f}/s"
-
-
 def _sentences(seen: Sequence[FlowSeen]) -> Iterator[RenderableType]:
     for one in seen:
         verdict = one.verdict
         if verdict.urgency is Urgency.OK and len(seen) > _FEW_FLOWS:
             continue
         yield text(verdict.sentence, _STYLES[verdict.urgency])
-        for sentence in verdict.also:
-            yield Padding(text(sentence), (0, 0, 0, 2))
-        for action in verdict.actions[:_ACTIONS]:
-            yield Padding(Text.assemble(("Do: ", "bold"), printable(str(action))), (0, 0, 0, 2))
+        below = [text(sentence) for sentence in verdict.also]
+        below += [Text.assemble(("Do: ", "bold"), printable(str(one))) for one in verdict.actions[:_ACTIONS]]
         if (more := len(verdict.actions) - _ACTIONS) > 0:
-            yield Padding(Text(f"and {counted(more, 'action')} more"), (0, 0, 0, 2))
+            below.append(Text(f"and {counted(more, 'action')} more"))
+        yield from (Padding(line, (0, 0, 0, 2)) for line in below)
 
 
 def _failovers(seen: Sequence[FlowSeen]) -> Iterator[RenderableType]:
@@ -202,12 +198,3 @@ def _partitions(seen: Sequence[FlowSeen]) -> list[tuple[str, str, str, str]]:
         rows += [(str(one.facts.flow), name, -1, "", state) for name, state in states.items()]
     rows.sort(key=lambda row: (not row[4], -row[2], row[:2]))
     return [(f"{row[0]} {row[1]}", "" if row[2] < 0 else f"{row[2]:,}", row[3], row[4]) for row in rows]
-
-
-def _partition_table(rows: Sequence[tuple[str, str, str, str]]) -> Table:
-    numbers = ("records", "oldest")
-    return table(("partition", *numbers, "state"), rows, whole=("partition", *numbers), right=numbers)
-
-
-def _lines(screen: Console, part: RenderableType) -> int:
-    return len(screen.render_lines(part, pad=False))

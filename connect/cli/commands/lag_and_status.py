@@ -35,7 +35,6 @@ _IDLE: Final = (FlowWord.STOPPED, FlowWord.PAUSED, FlowWord.IDLE)
 
 
 def show_lags(seen: Sequence[FlowSeen]) -> None:
-    """Print the lag of each flow, what is wrong with it, and a table."""
     out = console()
     for one in seen:
         for part in _flow(one, is_wide=out.width >= _WIDE):
@@ -46,19 +45,15 @@ def _flow(one: FlowSeen, *, is_wide: bool) -> Iterator[RenderableType]:
     verdict = one.verdict
     yield text(f"{one.facts.flow}: {verdict.lag}")
     if verdict.urgency is not Urgency.OK:
-        for sentence in (verdict.sentence, *verdict.also):
-            yield text(f"  {sentence}", ERROR)
-        for action in verdict.actions:
-            yield text(f"  Do: {action}")
+        yield from (text(f"  {sentence}", ERROR) for sentence in (verdict.sentence, *verdict.also))
+        yield from (text(f"  Do: {action}") for action in verdict.actions)
     if moved := moved_texts(one.lag):
         yield text(f"  {', '.join(moved)}")
     if one.lag["furthest"]:
         yield _table(one.lag["furthest"], is_wide=is_wide)
     unknown = list(one.lag["unknown"].values())
-    for why in unknown[:_UNKNOWN_NAMED]:
-        yield text(f"  not checked: {why}", ERROR)
-    if len(unknown) > _UNKNOWN_NAMED:
-        yield text(f"  not checked: {len(unknown) - _UNKNOWN_NAMED} more", ERROR)
+    more = [f"{len(unknown) - _UNKNOWN_NAMED} more"] if len(unknown) > _UNKNOWN_NAMED else []
+    yield from (text(f"  not checked: {why}", ERROR) for why in (*unknown[:_UNKNOWN_NAMED], *more))
 
 
 def _table(rows: Sequence[Mapping[str, Any]], *, is_wide: bool) -> Table:
@@ -84,20 +79,15 @@ def run_lag(
     top: int,
     as_json: bool,
     rest: str | None = None,
-    watch: bool = False,
-    every_s: float = 2.0,
+    every_s: float | None = None,
 ) -> int:
     """Print the lags and return the exit code: 0, or 1 for an incomplete check or a flow that copies nothing because it
-    has no topics or its connector is stopped; with ``watch`` show a page until Ctrl-C.
-
-    Raises:
-        ConfigError: The file or an argument is wrong.
-        HeliographError: A cluster or the worker does not answer.
-    """
+    has no topics or its connector is stopped; with ``every_s`` show a page until Ctrl-C. Raises ConfigError if the file
+    or an argument is wrong, HeliographError if a cluster or the worker does not answer."""
     if (file is None) == (rest is None):
         raise ConfigError("give either mm2.properties or --rest")
     looks = _looks(file, rest, flow, top)
-    if watch:
+    if every_s is not None:
         from connect.cli.commands.flow_page import watch as shown
 
         return shown(f"heliograph lag {rest or file}", looks, every_s, as_json=as_json)
@@ -121,14 +111,14 @@ async def _looks(file: Path | None, rest: str | None, flow: str | None, top: int
         async with looks_of(file, flow, top) as looks:
             yield looks
     else:
-        with RestClient(rest or "", "--rest") as worker:
+        with RestClient(rest or "") as worker:
             yield WorkerLooks(worker, flow, top)
 
 
-def run_status(file: Path, *, rest: Sequence[str], as_json: bool, watch: bool = False, every_s: float = 2.0) -> int:
+def run_status(file: Path, *, rest: Sequence[str], as_json: bool, every_s: float | None = None) -> int:
     """Print the status and return the exit code: 0 all flows run, 2 something needs a hand, 1 something could not be
-    checked; with ``watch`` show it until Ctrl-C. Raises ConfigError if the file is wrong."""
-    if watch:
+    checked; with ``every_s`` show it until Ctrl-C. Raises ConfigError if the file is wrong."""
+    if every_s is not None:
         from connect.cli.commands.flow_page import watch as shown
 
         return shown(f"heliograph status {file}", looks_of(file, None, _TOP, rest), every_s, as_json=as_json)
@@ -138,10 +128,8 @@ def run_status(file: Path, *, rest: Sequence[str], as_json: bool, watch: bool = 
         show_json({"format": _FORMAT, "flows": flows})
     else:
         show_statuses(seen)
-    return exit_code(
-        unknown=any(one.facts.unchecked for one in seen),
-        found=any(one.verdict.urgency is not Urgency.OK for one in seen),
-    )
+    needs_a_hand = any(one.verdict.urgency is not Urgency.OK for one in seen)
+    return exit_code(unknown=any(one.facts.unchecked for one in seen), found=needs_a_hand)
 
 
 def show_statuses(seen: Sequence[FlowSeen]) -> None:
@@ -152,15 +140,12 @@ def show_statuses(seen: Sequence[FlowSeen]) -> None:
         verdict = one.verdict
         if verdict.urgency is not Urgency.OK:
             show(verdict.sentence, ERROR if verdict.urgency is Urgency.ERROR else "yellow")
-        for sentence in verdict.also:
-            show(f"  {sentence}")
-        for action in verdict.actions:
-            show(f"  Do: {action}")
-    for one in seen:
-        show(f"Failover {one.facts.flow}: {one.verdict.failover.sentence}")
-    for one in seen:
-        if one.verdict.verified:
-            show(f"Copy of {one.facts.flow}: {one.verdict.verified}")
+        for line in (*verdict.also, *(f"Do: {action}" for action in verdict.actions)):
+            show(f"  {line}")
+    lines = [f"Failover {one.facts.flow}: {one.verdict.failover.sentence}" for one in seen]
+    lines += [f"Copy of {one.facts.flow}: {one.verdict.verified}" for one in seen if one.verdict.verified]
+    for line in lines:
+        show(line)
 
 
 def _behind(one: FlowSeen) -> str:

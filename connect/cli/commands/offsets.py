@@ -1,8 +1,5 @@
-"""``heliograph offsets`` and ``heliograph map``, which show offsets of groups, flows and offset maps.
-
-* ``offsets`` shows the offsets of groups and flows, in the columns of the old ``ConsumerOffsetChecker``.
-* ``map`` shows the offset maps of a file's flows, translates an offset, and rebuilds lost maps.
-"""
+"""``heliograph offsets``, which shows the offsets of groups and flows, in the columns of the old
+``ConsumerOffsetChecker``; ``heliograph map``, which shows offset maps, translates an offset, and rebuilds lost maps."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from connect.core.errors import ConfigError
 from connect.core.wording import counted, printable
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import is_set_within, unless
-from connect.kafka.log.committed_offsets import Committed, Partition, committed, owners
+from connect.kafka.log.committed_offsets import committed, owners
 from connect.kafka.log.offsets import LATEST, known_offsets
 from connect.kafka.security.connection_settings import connection_settings
 from connectors.config.mm2_properties import Flow, chosen_flows, load
@@ -81,10 +78,8 @@ class OffsetsAnswer:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsQuestion:
-    """What to show: groups of a cluster, by its alias in a file or its address, or the flows of a file.
-
-    ``topics`` is empty for all.
-    """
+    """What to show: groups of a cluster, by its alias in a file or its address, or the flows of a file; ``topics`` is
+    empty for all."""
 
     file: Path | None
     cluster: str | None
@@ -96,16 +91,12 @@ class OffsetsQuestion:
     with_brokers: bool
 
 
-def run_offsets(question: OffsetsQuestion, *, as_json: bool, watch: bool, every_s: float) -> int:
-    """Print the offsets, repeatedly with ``watch``, and return the exit code: 0, or 1 for an incomplete check.
-
-    Raises:
-        ConfigError: A file or an argument is wrong.
-        HeliographError: A cluster does not answer.
-    """
-    if watch and (as_json or not sys.stdout.isatty()):
+def run_offsets(question: OffsetsQuestion, *, as_json: bool, every_s: float | None) -> int:
+    """Print the offsets, repeatedly with ``every_s``, and return the exit code: 0, or 1 for an incomplete check. Raises
+    ConfigError if a file or an argument is wrong, HeliographError if a cluster does not answer."""
+    if every_s is not None and (as_json or not sys.stdout.isatty()):
         raise ConfigError("--watch needs a terminal and cannot be combined with --json", "--watch")
-    return asyncio.run(_run(question, as_json=as_json, every_s=every_s if watch else None))
+    return asyncio.run(_run(question, as_json=as_json, every_s=every_s))
 
 
 async def _run(question: OffsetsQuestion, *, as_json: bool, every_s: float | None) -> int:
@@ -138,12 +129,9 @@ def lines(reported: OffsetsAnswer, columns: int) -> Iterator[str]:
         widths = wide
     for cells in rows:
         yield " ".join(map(str.ljust, cells, widths)).rstrip()
-    for group in reported.nothing:
-        yield printable(f"group {group} has no committed offset and no member")
-    for topic in reported.unread:
-        yield printable(f"no partition of topic {topic} is read")
-    for why in reported.unknown:
-        yield printable(f"not checked: {why}")
+    yield from (printable(f"group {group} has no committed offset and no member") for group in reported.nothing)
+    yield from (printable(f"no partition of topic {topic} is read") for topic in reported.unread)
+    yield from (printable(f"not checked: {why}") for why in reported.unknown)
     if reported.brokers:
         yield "BROKER INFO"
         yield from (printable(f"{node} -> {address}") for _, node, address in reported.brokers)
@@ -197,13 +185,10 @@ async def _of_groups(cluster: Cluster, question: OffsetsQuestion) -> OffsetsAnsw
         asked = [one for one in sorted(stored.keys() | held.keys()) if not question.topics or one[0] in question.topics]
         ends, endless = await known_offsets(cluster, asked, LATEST)
         unknown |= dict.fromkeys(endless.values())
-        rows += (_row(group, one, stored.get(one), ends.get(one, -1), held.get(one, _NO_OWNER)) for one in asked)
+        at = {one: stored[one].offset if one in stored else -1 for one in asked}
+        rows += (Row(group, *one, at[one], ends.get(one, -1), held.get(one, _NO_OWNER)) for one in asked)
     brokers = await _brokers([cluster]) if question.with_brokers else ()
     return OffsetsAnswer(tuple(rows), brokers, tuple(unknown), tuple(nothing), _unread(question, rows))
-
-
-def _row(group: str, partition: Partition, stored: Committed | None, end: int, owner: str) -> Row:
-    return Row(group, *partition, stored.offset if stored else -1, end, owner)
 
 
 async def _of_flows(readers: dict[str, LagReader], question: OffsetsQuestion) -> OffsetsAnswer:
@@ -211,11 +196,8 @@ async def _of_flows(readers: dict[str, LagReader], question: OffsetsQuestion) ->
     unknown: list[str] = []
     for flow, reader in readers.items():
         lag = await reader.all()
-        rows += (
-            Row(flow, one.topic, one.partition, one.position, one.end, _UNKNOWN)
-            for one in lag.partitions
-            if not question.topics or one.topic in question.topics
-        )
+        asked = [one for one in lag.partitions if not question.topics or one.topic in question.topics]
+        rows += (Row(flow, one.topic, one.partition, one.position, one.end, _UNKNOWN) for one in asked)
         unknown += lag.unknown.values()
     clusters = [reader.source for reader in readers.values()]
     brokers = await _brokers(clusters) if question.with_brokers else ()
@@ -227,10 +209,11 @@ def _unread(question: OffsetsQuestion, rows: Collection[Row]) -> tuple[str, ...]
 
 
 async def _brokers(clusters: Collection[Cluster]) -> tuple[tuple[str, int, str], ...]:
-    found: dict[tuple[str, int], str] = {}
-    for cluster in clusters:
-        for node, broker in (await cluster.metadata(frozenset())).brokers.items():
-            found[cluster.name, node] = f"{broker.host}:{broker.port}"
+    found = {
+        (cluster.name, node): f"{broker.host}:{broker.port}"
+        for cluster in clusters
+        for node, broker in (await cluster.metadata(frozenset())).brokers.items()
+    }
     return tuple((cluster, node, at) for (cluster, node), at in sorted(found.items()))
 
 
@@ -254,9 +237,8 @@ def run_map(file: Path, question: MapQuery, *, flow: str | None, as_json: bool) 
 
 
 def run_rebuild(file: Path, question: MapQuery, *, flow: str | None, as_json: bool) -> int:
-    """Rebuild maps, print each partition when it is done, and return the exit code: not 0 if a partition failed.
-
-    Raises ConfigError if the file or an option is wrong, HeliographError if a cluster does not answer."""
+    """Rebuild maps, print each partition when it is done, and return the exit code: not 0 if a partition failed. Raises
+    ConfigError if the file or an option is wrong, HeliographError if a cluster does not answer."""
     if question.offset is not None or question.is_reverse:
         raise ConfigError("--rebuild cannot be combined with --offset or --reverse", "--rebuild")
     found = asyncio.run(_rebuild(chosen_flows(file, flow), question, is_quiet=as_json))
@@ -283,7 +265,6 @@ async def _rebuild(flows: list[Flow], question: MapQuery, *, is_quiet: bool) -> 
 
 
 def outcome(rebuilt: Rebuilt) -> str:
-    """Return what became of a partition's map."""
     source = f"{rebuilt.source_topic}-{rebuilt.source_partition}"
     if rebuilt.failure:
         return f"{source} could not be checked: {rebuilt.failure}"
@@ -293,10 +274,8 @@ def outcome(rebuilt: Rebuilt) -> str:
     if not rebuilt.records:
         return f"{source}: nothing could be proven below source offset {top}, where the map starts"
     remote = f"{rebuilt.target_topic}-{rebuilt.target_partition}"
-    return (
-        f"{source}: added {rebuilt.records} records to the map, from source offset {rebuilt.source_begin} ({remote} "
-        f"offset {rebuilt.target_begin}) up to {top}"
-    )
+    begin = f"source offset {rebuilt.source_begin} ({remote} offset {rebuilt.target_begin})"
+    return f"{source}: added {rebuilt.records} records to the map, from {begin} up to {top}"
 
 
 async def _read(flows: list[Flow], question: MapQuery) -> dict[str, list[PairView]]:

@@ -1,14 +1,11 @@
-"""``heliograph plan``, with ``--drift`` or without, which compares a file with its clusters and changes nothing.
-
-* ``plan`` shows what a run of the file would change.
-* ``plan --drift`` shows the differences between what the file's flows would set and what the clusters have.
-"""
+"""``heliograph plan``, which shows what a run of a file would change and changes nothing; with ``--drift`` the
+differences between what the file's flows would set and what the clusters have."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain
@@ -26,18 +23,9 @@ from connectors.checkpoint.group_offset_sync import GroupOffsetSyncPlan, plan_gr
 from connectors.config.connector_configs import MirrorSourceSettings, checkpoint_settings
 from connectors.config.mm2_properties import Connector, Flow, chosen_flows
 from connectors.heartbeat import topic_of_heartbeats
+from connectors.inspection import flow_plan
 from connectors.inspection.changes_report import ACTIONS, DRIFT_WORDS, change_as_json, drift_cells, in_words
-from connectors.inspection.flow_plan import (
-    Drift,
-    DriftKind,
-    FlowDrift,
-    FlowPlan,
-    InternalTopics,
-    Planned,
-    drift_of_flow,
-    look_at_flow,
-    plan_internal,
-)
+from connectors.inspection.flow_plan import Drift, DriftKind, FlowDrift, FlowPlan, InternalTopics, Planned
 from connectors.source.offset_sync_writer import topic_of_syncs
 from connectors.source.plugin import access_of
 from connectors.source.positions.partition_pairs import Clusters
@@ -68,7 +56,6 @@ def plan_as_json(plans: Sequence[FlowPlan]) -> dict[str, Any]:
 
 
 def show_plans(plans: Sequence[FlowPlan], *, everything: bool) -> None:
-    """Print a table for each flow, of all changes if ``everything``."""
     for plan in plans:
         rows = change_table(("change", *_COLUMNS), plan_rows(plan, everything=everything))
         kinds = Counter(type(one.change) for one in plan.changes)
@@ -113,16 +100,25 @@ async def _plan_all(flows: Sequence[Flow]) -> list[FlowPlan]:
     plans: list[FlowPlan] = []
     made: set[tuple[str, str]] = set()
     for flow in flows:
-        plan = _without(made, await _plan(flow))
-        made |= {(one.cluster, one.change.topic) for one in plan.changes if isinstance(one.change, CreateTopic)}
+        plan = await _plan(flow)
+        # Topics that an earlier flow of the same file creates are left out.
+        plan = replace(plan, changes=tuple(one for one in plan.changes if not made & _created([one])))
+        made |= _created(plan.changes)
         plans.append(plan)
     return plans
 
 
+def _created(changes: Iterable[Planned]) -> set[tuple[str, str]]:
+    return {(one.cluster, one.change.topic) for one in changes if isinstance(one.change, CreateTopic)}
+
+
 async def _plan(flow: Flow) -> FlowPlan:
     async def look(settings: MirrorSourceSettings, parts: FlowParts, *more: Any) -> FlowPlan:
-        plan = (await look_at_flow(settings, parts, *more)).plan
-        return await _with_groups(flow, await _with_brokers(plan, parts.clusters, flow))
+        plan = (await flow_plan.look_at_flow(settings, parts, *more)).plan
+        plan, groups = await _with_brokers(plan, parts.clusters, flow), await groups_of(flow)
+        alone = (f"group {group} is not synced: {why}" for group, why in groups.alone.items())
+        changes = (*plan.changes, *(Planned(flow.target, one) for one in groups.moves))
+        return replace(plan, changes=changes, notes=(*plan.notes, *alone), unknown=(*plan.unknown, *groups.unknown))
 
     return await looked_at(flow, look, lambda plan: plan)
 
@@ -148,7 +144,7 @@ async def looked_at(flow: Flow, look: Callable[..., Awaitable[T]], of_plan: Call
         async with looked_at_parts(clients, flow.source, flow.target) as parts:
             if flow.enabled:
                 return await look(settings, parts, access_of(settings, parts), internal)
-            mine = await plan_internal(parts.clusters.target, flow.target, internal.on_target)
+            mine = await flow_plan.plan_internal(parts.clusters.target, flow.target, internal.on_target)
             # As Java's does, unless it has emit.heartbeats.enabled = false.
             notes = (f"this flow {_HEARTBEATS_ONLY}",)
             plan = FlowPlan(str(flow), tuple(mine), notes=notes)
@@ -170,38 +166,10 @@ async def groups_of(flow: Flow) -> GroupOffsetSyncPlan:
         return GroupOffsetSyncPlan(unknown=(str(error),))
 
 
-async def _with_groups(flow: Flow, plan: FlowPlan) -> FlowPlan:
-    groups = await groups_of(flow)
-    alone = (f"group {group} is not synced: {why}" for group, why in groups.alone.items())
-    return replace(
-        plan,
-        changes=(*plan.changes, *(Planned(flow.target, one) for one in groups.moves)),
-        notes=(*plan.notes, *alone),
-        unknown=(*plan.unknown, *groups.unknown),
-    )
-
-
-def _without(made: set[tuple[str, str]], plan: FlowPlan) -> FlowPlan:
-    """Leave out topics that an earlier flow of the same file creates."""
-    return replace(
-        plan,
-        changes=tuple(
-            one
-            for one in plan.changes
-            if not (isinstance(one.change, CreateTopic) and (one.cluster, one.change.topic) in made)
-        ),
-    )
-
-
 def internal_topics(flow: Flow, settings: MirrorSourceSettings) -> InternalTopics:
-    """Return the internal topics of a flow's worker and connectors."""
     worker = worker_config(flow)
-    own = [
-        _compacted(worker.offset_topic),
-        _compacted(worker.config_topic),
-        _compacted(worker.status_topic),
-        topic_of_heartbeats(flow.config.resolved(flow.connector_config(Connector.HEARTBEAT))),
-    ]
+    own = [_compacted(topic) for topic in (worker.offset_topic, worker.config_topic, worker.status_topic)]
+    own.append(topic_of_heartbeats(flow.config.resolved(flow.connector_config(Connector.HEARTBEAT))))
     if not flow.enabled:
         return InternalTopics(own)
     checkpoints = flow.config.resolved(flow.connector_config(Connector.CHECKPOINT))
@@ -212,11 +180,8 @@ def internal_topics(flow: Flow, settings: MirrorSourceSettings) -> InternalTopic
     of_syncs = [] if syncs is None else [topic_of_syncs(syncs)]
     on_source = syncs is not None and syncs.on_source
     deletes = settings.topic_deletion_delay_ms is not None
-    return InternalTopics(
-        on_target=[*own, *([] if on_source else of_syncs), *([offset_map] if deletes else [])],
-        on_source=of_syncs if on_source else [],
-        of_tasks=[] if deletes else [offset_map],
-    )
+    on_target = [*own, *([] if on_source else of_syncs), *([offset_map] if deletes else [])]
+    return InternalTopics(on_target, on_source=of_syncs if on_source else [], of_tasks=[] if deletes else [offset_map])
 
 
 def _compacted(topic: NewTopic) -> NewTopic:
@@ -224,19 +189,15 @@ def _compacted(topic: NewTopic) -> NewTopic:
 
 
 def run_drift(file: Path, *, flow: str | None, as_json: bool, everything: bool, ignored: Sequence[str] = ()) -> int:
-    """Print the differences and return the exit code: 0 none, 2 some, 1 for an incomplete check.
-
-    Raises ConfigError if the file is wrong or a kind of difference is unknown.
-    """
+    """Print the differences and return the exit code: 0 none, 2 some, 1 for an incomplete check. Raises ConfigError if
+    the file is wrong or a kind of difference is unknown."""
     drifts = asyncio.run(_drift_all(chosen_flows(file, flow, mirroring=False), _kinds(ignored)))
     if as_json:
         show_json(drift_as_json(drifts))
     else:
         show_drifts(drifts, everything=everything)
-    return exit_code(
-        unknown=any(one.unknown or one.plan.unknown for one in drifts),
-        found=any(one.left or one.plan.changes for one in drifts),
-    )
+    unknown = any(one.unknown or one.plan.unknown for one in drifts)
+    return exit_code(unknown=unknown, found=any(one.left or one.plan.changes for one in drifts))
 
 
 def drift_as_json(drifts: Sequence[FlowDrift]) -> dict[str, Any]:
@@ -259,17 +220,14 @@ def drift_as_json(drifts: Sequence[FlowDrift]) -> dict[str, Any]:
 
 
 def show_drifts(drifts: Sequence[FlowDrift], *, everything: bool) -> None:
-    """Print a table for each flow: what a run would set, then what it would leave."""
     for one in drifts:
         sets = plan_rows(replace(one.plan, later=()), everything=everything)
         leaves = _rows(one.left, everything=everything)
         rows = chain((("sets", *row) for row in sets), (("leaves", *row) for row in leaves))
         found = change_table(("a run", "difference", *_COLUMNS), rows)
         unknown = dict.fromkeys((*one.plan.unknown, *one.unknown))
-        counts = [
-            (len(part), f"{len(part)} {word} by a run")
-            for part, word in ((one.plan.changes, "set"), (one.left, "left"))
-        ]
+        parts = ((len(one.plan.changes), "set"), (len(one.left), "left"))
+        counts = [(count, f"{count} {word} by a run") for count, word in parts]
         summary = _summary(counts, "no differences", unknown=bool(unknown))
         show_flow(f"{one.plan.flow}: {summary}", found, one.plan.notes, unknown)
 
@@ -295,23 +253,11 @@ async def _drift_all(flows: Sequence[Flow], ignored: Collection[DriftKind]) -> l
 
 async def _drift(flow: Flow) -> FlowDrift:
     async def look(*parts: Any) -> FlowDrift:
-        return await _drift_with_groups(flow, await drift_of_flow(*parts))
+        drift, groups = await flow_plan.drift_of_flow(*parts), await groups_of(flow)
+        left = []
+        for one in groups.left:  # those that a run syncs move all the time, so they are not drift
+            key, found = f"{one.topic}-{one.partition}: {one.why}", None if one.found is None else str(one.found)
+            left.append(Drift(DriftKind.GROUP, flow.target, one.group, str(one.expected), found, key))
+        return replace(drift, left=(*drift.left, *left), unknown=(*drift.unknown, *groups.unknown))
 
     return await looked_at(flow, look, FlowDrift)
-
-
-async def _drift_with_groups(flow: Flow, drift: FlowDrift) -> FlowDrift:
-    """Add the groups that a run does not sync. Groups that it syncs are not drift, because they move all the time."""
-    groups = await groups_of(flow)
-    left = (
-        Drift(
-            DriftKind.GROUP,
-            flow.target,
-            one.group,
-            expected=str(one.expected),
-            found=None if one.found is None else str(one.found),
-            key=f"{one.topic}-{one.partition}: {one.why}",
-        )
-        for one in groups.left
-    )
-    return replace(drift, left=(*drift.left, *left), unknown=(*drift.unknown, *groups.unknown))

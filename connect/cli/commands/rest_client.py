@@ -10,7 +10,6 @@ import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote
 
@@ -23,7 +22,6 @@ from connect.core.errors import ConfigError, HeliographError, RetriableError
 _TIMEOUT: Final = httpx.Timeout(connect=10.0, read=200.0, write=30.0, pool=10.0)
 #: How a worker answers if it does not have the path (Jersey's text), and a mirror at a path above its flows.
 _NO_ROUTE: Final = ("HTTP 404 Not Found", "No replication flow found for source 'connectors'")
-
 
 _USER: Final = "HELIOGRAPH_USER"
 _PASSWORD: Final = "HELIOGRAPH_PASSWORD"
@@ -54,8 +52,7 @@ def _authorization(url: httpx.URL) -> dict[str, str]:
 
 
 def _tls_context() -> ssl.SSLContext:
-    """Return the context for https workers, with the machine's authorities or those of a PEM file, and with the user's
-    certificate if the environment names one."""
+    """Return the context for https workers, with the files that the environment names."""
     try:
         context = ssl.create_default_context(cafile=os.environ.get(_CA_FILE))
         if certificate := os.environ.get(_CERTIFICATE_FILE):
@@ -77,40 +74,36 @@ class WorkerUnreachable(RetriableError):
     """No worker answers at the URL."""
 
 
-def _parsed(url: str, option: str) -> httpx.URL:
+def _parsed(url: str) -> httpx.URL:
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise ConfigError(f"'{url}' is not a URL: {error}", option) from None
+        raise ConfigError(f"'{url}' is not a URL: {error}", "--rest") from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ConfigError(f"'{url}' is not a worker's URL, such as http://localhost:8083", option)
+        raise ConfigError(f"'{url}' is not a worker's URL, such as http://localhost:8083", "--rest")
     if parsed.userinfo:
-        raise ConfigError(f"a URL that contains a password is seen by all users of this machine; set {_USER}", option)
+        raise ConfigError(f"a URL that contains a password is seen by all users of this machine; set {_USER}", "--rest")
     return parsed
 
 
 def flow_url(url: str, source: str, target: str) -> str:
     """Return the URL of a flow of the dedicated mirror at ``url``. Raises ConfigError as :class:`RestClient`."""
-    _parsed(url, "--rest")  # here, so that an error shows what was typed
+    _parsed(url)  # here, so that an error shows what was typed
     return f"{url.rstrip('/')}/{source}/{target}"
 
 
 class RestClient:
     """One worker, or one flow of a dedicated mirror (``http://host:port/us/eu``), with the user of the environment.
+    Raises ConfigError if ``url`` is not an http or https URL, or contains a user, or if a
+    file that the environment names cannot be read."""
 
-    Raises:
-        ConfigError: ``url``, the value of ``option``, is not an http or https URL, or contains a user; or a file that
-            the environment names cannot be read.
-    """
-
-    def __init__(self, url: str, option: str = "--rest") -> None:
-        parsed = _parsed(url, option)
+    def __init__(self, url: str) -> None:
+        parsed = _parsed(url)
         self.shown_url = url.rstrip("/")
-        headers = {"accept": "application/json", **_authorization(parsed)}
         self._client = httpx.Client(
             base_url=url,
             timeout=_TIMEOUT,
-            headers=headers,
+            headers={"accept": "application/json", **_authorization(parsed)},
             verify=_tls_context(),
             # A proxy of the environment would get the password of this machine's worker, unencrypted.
             trust_env=not is_loopback(parsed.host),
@@ -119,9 +112,7 @@ class RestClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, _type: type[BaseException] | None, _value: BaseException | None, _: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._client.close()
 
     @staticmethod
@@ -130,12 +121,8 @@ class RestClient:
         return "/".join(("/connectors", quote(name, safe=""), *rest))
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """Send a request and return the JSON of the answer, None if it is empty.
-
-        Raises:
-            WorkerRefused: The worker answers with an error.
-            WorkerUnreachable: It does not answer, or the answer is not a worker's.
-        """
+        """Send a request and return the JSON of the answer, None if it is empty. Raises WorkerRefused if the worker
+        answers with an error; WorkerUnreachable if it does not answer, or if the answer is not a worker's."""
         content = None if body is None else json.dumps(body).encode()
         headers = {} if body is None else {"content-type": "application/json"}
         try:
@@ -151,10 +138,8 @@ class RestClient:
                 return answer
             message = str(answer["message"])
             if message.startswith(_NO_ROUTE):
-                message = (
-                    f"{self.shown_url} has no connectors. A dedicated mirror has those of each flow below its URL: use "
-                    f"{self.shown_url}/us/eu for us->eu"
-                )
+                use = f"A dedicated mirror has those of each flow below its URL: use {self.shown_url}/us/eu for us->eu"
+                message = f"{self.shown_url} has no connectors. {use}"
             raise WorkerRefused(message, response.status_code)
         except (ValueError, LookupError, TypeError):
             raise self._stranger(response.status_code) from None
@@ -173,14 +158,13 @@ class RestClient:
         return dict(known)
 
     def _stranger(self, status: int) -> WorkerUnreachable:
-        return WorkerUnreachable(
-            f"{self.shown_url} is not a Connect worker, or it is still starting (status {status}). Check the URL"
-        )
+        text = f"{self.shown_url} is not a Connect worker, or it is still starting (status {status}). Check the URL"
+        return WorkerUnreachable(text)
 
 
 _OK: Final = 200
 _NOT_FOUND: Final = 404
-_CLASSES: Final = ("MirrorSourceConnector", "MirrorSource")
+SOURCE_CLASSES: Final = ("MirrorSourceConnector", "MirrorSource")
 _CHECKPOINT_CLASSES: Final = ("MirrorCheckpointConnector", "MirrorCheckpoint")
 
 
@@ -216,36 +200,35 @@ class RestControl:
 
 
 def find_control(closing: ExitStack, urls: Sequence[str], source: str, target: str, name: str) -> RestControl | None:
-    """Return the enabled connector of a flow at one of ``urls``, each of a Connect worker or a dedicated mirror.
-
-    Of several it is the one called ``name``, else the first; None if there is none. Its connections are closed with
-    ``closing``. Raises the first error of :meth:`RestClient.ask` if none of the URLs answers as a worker.
-    """
-    errors: list[HeliographError] = []
+    """Return the enabled connector of a flow at one of ``urls``, each of a Connect worker or a dedicated mirror; of
+    several the one called ``name``, else the first; None if there is none. Its connections are closed with ``closing``.
+    Raises the first error of :meth:`RestClient.ask` if none of the URLs answers as a worker."""
+    failed: dict[str, HeliographError] = {}
     for url in urls:
         for place in (flow_url(url, source, target), url):
             worker = closing.enter_context(RestClient(place))
             try:
                 known = worker.connectors()
-            except WorkerRefused as error:
-                if error.status != _NOT_FOUND:  # because such a worker answers, and runs other flows
-                    errors.append(error)
+            except (WorkerRefused, WorkerUnreachable) as error:
+                is_other = isinstance(error, WorkerRefused) and error.status == _NOT_FOUND
+                if not is_other:  # because such a worker answers, and runs other flows
+                    failed.setdefault(url, error)
                 continue
-            except WorkerUnreachable as error:
-                errors.append(error)
-                continue
-            of_flow = {
-                known_name: config.get("connector.class", "").strip().rpartition(".")[2]
-                for known_name, one in known.items()
-                if is_of(config := one["info"]["config"], source, target)
-            }
+            failed.pop(url, None)
+            configs = {known_name: one["info"]["config"] for known_name, one in known.items()}
+            of_flow = {each: class_of(config) for each, config in configs.items() if is_of(config, source, target)}
             checkpoints = sorted(one for one, kind in of_flow.items() if kind in _CHECKPOINT_CLASSES)
             for known_name in sorted(of_flow, key=lambda one: (one != name, one)):
-                if of_flow[known_name] in _CLASSES:
+                if of_flow[known_name] in SOURCE_CLASSES:
                     return RestControl(worker, known_name, checkpoints)
-    if len(errors) == 2 * len(urls) and errors:
-        raise errors[0]
+    if failed and failed.keys() == set(urls):
+        raise next(iter(failed.values()))
     return None
+
+
+def class_of(config: Mapping[str, str]) -> str:
+    """Return the class of a connector without its package."""
+    return config.get("connector.class", "").strip().rpartition(".")[2]
 
 
 def is_of(config: Mapping[str, str], source: str, target: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +12,7 @@ from connect.cli.daemons.flow_worker import worker_config
 from connect.cli.tables import ERROR, listed, show, show_json, show_remarks, table
 from connect.core.errors import HeliographError
 from connect.core.wording import counted
+from connect.kafka.concurrency import together
 from connectors.config.mm2_properties import Flow, chosen_flows
 from connectors.inspection.takeover_check import WATCH_S, PartitionStart, TakeoverCheck, check_takeover, stop_order
 from connectors.source.worker_context import looked_at_parts
@@ -31,20 +31,15 @@ _BECAUSE: Final = {
 
 
 def run_check(file: Path, *, flow: str | None, as_json: bool, everything: bool, watch_s: float = WATCH_S) -> int:
-    """Print the checks and return the exit code: 0 a start is fine, 2 it is blocked, 1 for an incomplete check.
-
-    Raises ConfigError if the file is wrong."""
-    checks = asyncio.run(_check_all(chosen_flows(file, flow), watch_s))
+    """Print the checks and return the exit code: 0 a start is fine, 2 it is blocked, 1 for an incomplete check. Raises
+    ConfigError if the file is wrong."""
+    checks = asyncio.run(together("checks", [_check(one, watch_s) for one in chosen_flows(file, flow)]))
     if as_json:
         show_json({"format": FORMAT, "flows": [_as_json(one) for one in checks]})
     else:
         for one in checks:
             _show(one, everything=everything)
     return exit_code(unknown=any(one.unknown for one in checks), found=any(one.obstacles for one in checks))
-
-
-async def _check_all(flows: Sequence[Flow], watch_s: float) -> list[TakeoverCheck]:
-    return list(await asyncio.gather(*(_check(flow, watch_s) for flow in flows)))
 
 
 async def _check(flow: Flow, watch_s: float) -> TakeoverCheck:
@@ -83,12 +78,9 @@ def _show(checked: TakeoverCheck, *, everything: bool) -> None:
         checked.partitions,
         key=lambda one: (not one.stops, not one.met, -one.lost, -one.beyond, -one.lag, one.topic, one.partition),
     )
-    behind = sum(one.lag for one in ordered)
-    partitions, records = counted(len(ordered), "partition"), counted(behind, "record")
-    if ordered or not checked.unknown:
-        show(f"{checked.flow}: {partitions}, {records} to copy from where a run would start")
-    else:
-        show(f"{checked.flow}: not everything could be checked")
+    partitions, records = counted(len(ordered), "partition"), counted(sum(one.lag for one in ordered), "record")
+    headline = f"{partitions}, {records} to copy from where a run would start"
+    show(f"{checked.flow}: {headline if ordered or not checked.unknown else 'not everything could be checked'}")
     rows = [tuple(row) for row in listed(ordered, _cells, everything=everything)]
     # A short name is not broken, because the other columns have spaces to break at.
     whole = _COLUMNS[:1] if max((len(str(row[0])) for row in rows), default=0) <= _SHORT else ()

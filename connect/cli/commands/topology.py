@@ -21,42 +21,20 @@ from connect.core.wording import printable
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import wall_ms
 from connect.kafka.security.connection_settings import connection_settings
+from connectors import heartbeat
 from connectors.config.definitions import HEARTBEAT, SOURCE
 from connectors.config.mm2_properties import Connector, Flow, MirrorMakerConfig, load
-from connectors.heartbeat import (
-    Age,
-    ClusterHeartbeats,
-    ConfiguredFlow,
-    FlowHealth,
-    FlowState,
-    Way,
-    flow_health,
-    has_stopped,
-    read_heartbeats,
-    way_health,
-)
+from connectors.heartbeat import Age, ClusterHeartbeats, ConfiguredFlow, FlowHealth, FlowState, Way
 from connectors.policy import make_policy
 
-_STYLES: Final = {
-    FlowState.ALIVE: "green",
-    FlowState.STOPPED: ERROR,
-    FlowState.NONE: ERROR,
-    FlowState.OFF: "",
-    FlowState.UNKNOWN: "yellow",
-}
+_NOT_ALIVE: Final = dict.fromkeys((FlowState.STOPPED, FlowState.NONE), ERROR)
+_STYLES: Final = {FlowState.ALIVE: "green", FlowState.OFF: "", FlowState.UNKNOWN: "yellow", **_NOT_ALIVE}
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 def show_topology(clusters: Sequence[ClusterHeartbeats], flows: Sequence[FlowHealth], ways: Sequence[Way]) -> None:
-    """Print the flows, then the trees, then the clusters that could not be checked."""
-    rows = (
-        (
-            one.name if one.in_file else f"{one.name} (not in the file)",
-            text(one.state.value, _STYLES[one.state]),
-            age_words(one.age),
-        )
-        for one in flows
-    )
+    names = [one.name if one.in_file else f"{one.name} (not in the file)" for one in flows]
+    rows = ((name, _state(one.state), age_words(one.age)) for name, one in zip(names, flows, strict=True))
     console().print(table(("flow", "its worker", "last heartbeat"), rows))
     console().print("Sources of records, from mirrored heartbeats:\n", soft_wrap=True)
     for cluster in clusters:
@@ -65,6 +43,10 @@ def show_topology(clusters: Sequence[ClusterHeartbeats], flows: Sequence[FlowHea
         if cluster.error:
             print()
             show(f"not checked: {cluster.error}", ERROR)
+
+
+def _state(state: FlowState) -> Text:
+    return text(state.value, _STYLES[state])
 
 
 def _tree(cluster: ClusterHeartbeats, ways: Sequence[Way]) -> Tree:
@@ -115,29 +97,27 @@ def run_topology(file: Path, *, stale_after_s: float, as_json: bool) -> int:
         show_json(topology_as_json(list(seen.values()), health, ways))
     else:
         show_topology(list(seen.values()), health, ways)
-    return exit_code(unknown=any(one.error for one in seen.values()), found=has_stopped(health, ways))
+    return exit_code(unknown=any(one.error for one in seen.values()), found=heartbeat.has_stopped(health, ways))
 
 
 async def health_of(config: MirrorMakerConfig, flows: Sequence[Flow]) -> dict[str, FlowHealth]:
     """Return what the heartbeats on the targets of flows say about the flows, by name; a target that does not answer
     soon leaves them unknown. Raises ConfigError if the file is wrong."""
-    targets = dict.fromkeys(flow.target for flow in flows)
-    found = await asyncio.gather(*(_look_at(config, alias, flows, _SOON_S) for alias in targets))
-    seen = {one.alias: one for one in found}
-    health = flow_health(map(_wanted, flows), seen, wall_ms(), STALE_AFTER_S)
+    seen = await _look(config, dict.fromkeys(flow.target for flow in flows), flows, _SOON_S)
+    health = heartbeat.flow_health(map(_wanted, flows), seen, wall_ms(), STALE_AFTER_S)
     return {one.name: one for one in health}
 
 
 async def heartbeats_of(
     config: MirrorMakerConfig, flows: Sequence[Flow], stale_after_s: float
 ) -> tuple[dict[str, ClusterHeartbeats], list[FlowHealth], list[Way]]:
-    """Return the heartbeats of the clusters of flows by alias, and what they say about the flows and their ways.
-
-    Raises ConfigError if the file is wrong."""
-    seen = await _look(config, flows)
+    """Return the heartbeats of the clusters of flows by alias, and what they say about the flows and their ways. Raises
+    ConfigError if the file is wrong."""
+    aliases = [alias for alias in config.clusters if any(alias in (flow.source, flow.target) for flow in flows)]
+    seen = await _look(config, aliases, flows, _TIMEOUT_S)
     now_ms, wanted = wall_ms(), [_wanted(flow) for flow in flows]
-    health = flow_health(wanted, seen, now_ms, stale_after_s)
-    return seen, list(health), list(way_health(wanted, seen.values(), now_ms, stale_after_s))
+    health = heartbeat.flow_health(wanted, seen, now_ms, stale_after_s)
+    return seen, list(health), list(heartbeat.way_health(wanted, seen.values(), now_ms, stale_after_s))
 
 
 def topology_as_json(
@@ -148,7 +128,7 @@ def topology_as_json(
         "format": FORMAT,
         "complete": not any(one.error for one in clusters),
         "clusters": [{"alias": one.alias, "error": one.error or None} for one in clusters],
-        "flows": [{"flow": one.name, "state": one.state.value, "in_file": one.in_file, **_age(one)} for one in flows],
+        "flows": [{"flow": one.name, **_seen(one)} for one in flows],
         "ways": [
             {
                 "cluster": one.cluster,
@@ -156,44 +136,41 @@ def topology_as_json(
                 "through": list(one.through),
                 "hops": len(one.through),
                 "topic": one.topic,
-                "state": one.state.value,
-                "in_file": one.in_file,
-                **_age(one),
+                **_seen(one),
             }
             for one in ways
         ],
     }
 
 
-def _age(one: FlowHealth | Way) -> dict[str, Any]:
-    if one.age is None:
-        return {"age_seconds": None}
-    return {"age_seconds": one.age.seconds, **({"at_least": True} if one.age.at_least else {})}
+def _seen(one: FlowHealth | Way) -> dict[str, Any]:
+    age: dict[str, Any] = {"age_seconds": None if one.age is None else one.age.seconds}
+    if one.age is not None and one.age.at_least:
+        age["at_least"] = True
+    return {"state": one.state.value, "in_file": one.in_file, **age}
 
 
-async def _look(config: MirrorMakerConfig, flows: Sequence[Flow]) -> dict[str, ClusterHeartbeats]:
-    aliases = [alias for alias in config.clusters if any(alias in (flow.source, flow.target) for flow in flows)]
-    found = await asyncio.gather(*(_look_at(config, alias, flows, _TIMEOUT_S) for alias in aliases))
+async def _look(
+    config: MirrorMakerConfig, aliases: Iterable[str], flows: Sequence[Flow], within_s: float
+) -> dict[str, ClusterHeartbeats]:
+    found = await asyncio.gather(*(_look_at(config, alias, flows, within_s) for alias in aliases))
     return {one.alias: one for one in found}
 
 
 async def _look_at(config: MirrorMakerConfig, alias: str, flows: Sequence[Flow], within_s: float) -> ClusterHeartbeats:
     """Read the heartbeats of a cluster; the result has the error if it does not answer. Raises ConfigError."""
     policies = _policies(flow for flow in flows if flow.target == alias) or _policies(flows)
-    props = config.client_properties(alias)
-    client_id = "heliograph-topology"
-    cluster = Cluster(connection_settings(props, client_id=client_id, where=f"cluster {alias}"), alias)
+    props, name = config.client_properties(alias), f"cluster {alias}"
+    cluster = Cluster(connection_settings(props, client_id="heliograph-topology", where=name), alias)
     try:
         async with asyncio.timeout(within_s):
-            return ClusterHeartbeats(alias, await read_heartbeats(cluster, policies, within_s), policies)
+            return ClusterHeartbeats(alias, await heartbeat.read_heartbeats(cluster, policies, within_s), policies)
     except ConfigError:
         raise
     except HeliographError as error:
         return ClusterHeartbeats(alias, policies=policies, error=str(error))
     except TimeoutError:
-        return ClusterHeartbeats(
-            alias, policies=policies, error=f"cluster {alias} does not answer within {within_s:g} s"
-        )
+        return ClusterHeartbeats(alias, policies=policies, error=f"{name} does not answer within {within_s:g} s")
     finally:
         await cluster.close()
 
@@ -206,7 +183,6 @@ def _wanted(flow: Flow) -> ConfiguredFlow:
     values = HEARTBEAT.parse(flow.config.resolved(flow.connector_config(Connector.HEARTBEAT)))
     interval_s = values.integer("emit.heartbeats.interval.seconds")
     beats = values.boolean("emit.heartbeats.enabled") and interval_s >= 0
-    carries = flow.enabled and SOURCE.parse(flow.config.resolved(flow.connector_config())).boolean(
-        "heartbeats.replication.enabled"
-    )
+    copying = SOURCE.parse(flow.config.resolved(flow.connector_config())) if flow.enabled else None
+    carries = copying is not None and copying.boolean("heartbeats.replication.enabled")
     return ConfiguredFlow(flow.source, flow.target, carries, interval_s if beats else None)

@@ -60,20 +60,20 @@ class VerifyArguments:
 
 def run_verify(arguments: VerifyArguments) -> int:
     """Verify the flow and return the exit code: 0 equal, undecided records or not, 2 differences, 1 for partitions that
-    could not be compared.
-
-    Raises ConfigError if the file or an option is wrong, HeliographError if a cluster or Spark does not answer."""
+    could not be compared. Raises ConfigError if the file or an option is wrong, HeliographError if a cluster or Spark
+    does not answer."""
     if arguments.file is None:
         raise ConfigError("give mm2.properties, or --check with a report")
     flows = chosen_flows(arguments.file, arguments.flow)
     if len(flows) > 1:
         raise ConfigError(f"name one flow: {', '.join(map(str, flows))}", "--flow")
-    if arguments.report is not None and arguments.report.suffix not in _FORMS:
-        raise ConfigError(f"{arguments.report} should end in {', '.join(_FORMS)}", "--report")
-    if arguments.report is not None and not os.access(arguments.report.absolute().parent, os.W_OK):
-        raise ConfigError(f"{arguments.report} cannot be written: check its folder", "--report")
-    if arguments.report is not None and arguments.report.is_dir():
-        raise ConfigError(f"{arguments.report} is a folder: name a file", "--report")
+    if (report := arguments.report) is not None:
+        if report.suffix not in _FORMS:
+            raise ConfigError(f"{report} should end in {', '.join(_FORMS)}", "--report")
+        if not os.access(report.absolute().parent, os.W_OK):
+            raise ConfigError(f"{report} cannot be written: check its folder", "--report")
+        if report.is_dir():
+            raise ConfigError(f"{report} is a folder: name a file", "--report")
     for one in arguments.topics:
         try:
             re.compile(one)
@@ -84,7 +84,7 @@ def run_verify(arguments: VerifyArguments) -> int:
         raise ConfigError(f"'{arguments.to}' is not after --from", "--to")
     if arguments.watches and (arguments.begin or arguments.to):
         raise ConfigError("--watch cannot be combined with --from and --to", "--watch")
-    return asyncio.run(_run(flows[0], arguments))
+    return asyncio.run(_run(flows[0], arguments, begin_ms, to_ms))
 
 
 def check_report(file: Path) -> int:
@@ -99,17 +99,10 @@ def check_report(file: Path) -> int:
     return EXIT_OK
 
 
-async def _run(flow: Flow, arguments: VerifyArguments) -> int:
+async def _run(flow: Flow, arguments: VerifyArguments, begin_ms: int | None, to_ms: int | None) -> int:
     tasks, engine = spark_for_verification(flow, arguments.tasks)
-    options = VerifyOptions(
-        arguments.topics,
-        _time(arguments.begin, "--from"),
-        _time(arguments.to, "--to"),
-        arguments.is_full,
-        arguments.rate,
-        arguments.memory_mb * _MEGABYTE,
-        tasks,
-    )
+    memory_bytes = arguments.memory_mb * _MEGABYTE
+    options = VerifyOptions(arguments.topics, begin_ms, to_ms, arguments.is_full, arguments.rate, memory_bytes, tasks)
     async with AsyncExitStack() as stack:
         stop = await stack.enter_async_context(stop_signals())
         stack.push_async_callback(engine.stop)
@@ -154,9 +147,7 @@ def _print(result: VerificationResult, arguments: VerifyArguments) -> None:
 def _form(result: VerificationResult, form: str) -> str:
     if form == ".json":
         return json.dumps(report_forms.to_document(result), indent=2)
-    if form == ".html":
-        return report_forms.page(result)
-    return report_forms.to_text(result, report_forms.digest(result))
+    return report_forms.page(result) if form == ".html" else report_forms.to_text(result, report_forms.digest(result))
 
 
 def _show_json(progress: Progress) -> None:
@@ -179,14 +170,11 @@ def _show_line(progress: Progress) -> None:
 
 class CopyVerifier:
     """Verifies what a flow has copied, between drain and move of ``heliograph failover --verify``, in a Spark of the
-    command. :meth:`begin` starts Spark in the background, :meth:`stop` ends it.
-
-    Raises the errors of :func:`connect.cli.daemons.spark.spark_for_verification`.
-    """
+    command. :meth:`begin` starts Spark in the background, :meth:`stop` ends it. Raises the errors of
+    :func:`connect.cli.daemons.spark.spark_for_verification`."""
 
     def __init__(self, flow: Flow, report: Callable[[str], None]) -> None:
-        self._flow = flow
-        self._report = report
+        self._flow, self._report = flow, report
         self._tasks, self._engine = spark_for_verification(flow, None)
         self._shown_s = 0.0
 
@@ -197,8 +185,7 @@ class CopyVerifier:
         await self._engine.stop()
 
     async def __call__(self, within_s: float | None) -> VerificationResult:
-        """Verify from where the last run ended, for at most ``within_s``. Errors are those of
-        :meth:`connectors.verification.run.Verification.run`."""
+        """Verify from where the last run ended, for at most ``within_s``. Raises the errors of ``Verification.run``."""
         options = VerifyOptions(tasks=self._tasks, within_s=within_s)
         self._shown_s = time.monotonic()
         async with verifying(self._flow, self._engine, options, Plugins.discover().find, self._show) as verification:

@@ -11,17 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from connect.cli.console import (
-    EXIT_JAVA_ERROR,
-    EXIT_NOT_STARTED,
-    EXIT_OK,
-    add_general_options,
-    configure_logging,
-    describe,
-    imported,
-    run_command,
-    stop_signals,
-)
+from connect.cli import console
+from connect.cli.console import EXIT_NOT_STARTED, EXIT_OK, configure_logging
 from connect.core.errors import ConfigError, HeliographError
 from connect.kafka.concurrency import unless
 from connect.kafka.tracing import configure_tracing
@@ -36,8 +27,7 @@ PROGRAM: Final = "connect-distributed"
 EXIT_WITHIN_S: Final = 25.0
 
 
-def parse_arguments(program: str, arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments; Java has no ``--log-level``. Raises SystemExit if they are wrong, and after the help."""
+def _parser(program: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=program,
         description="Run a worker of a Kafka Connect group.",
@@ -45,22 +35,18 @@ def parse_arguments(program: str, arguments: Sequence[str]) -> argparse.Namespac
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("file", type=Path, metavar="worker.properties", help="The worker's configuration file.")
-    add_general_options(parser)
-    return parser.parse_args(arguments)
+    console.add_general_options(parser)
+    return parser
 
 
 def main() -> NoReturn:
-    """Entry point of the ``connect-distributed`` command."""
-    sys.exit(run_command(PROGRAM, lambda: run_with_arguments(PROGRAM, sys.argv[1:]), EXIT_JAVA_ERROR))
+    sys.exit(console.run_command(PROGRAM, lambda: run_with_arguments(PROGRAM, sys.argv[1:]), console.EXIT_JAVA_ERROR))
 
 
 def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
-    """Run the command under any name and return the exit code.
-
-    Raises:
-        ConfigError: The file or a setting in it is wrong.
-    """
-    parsed = parse_arguments(program, arguments)
+    """Run the command under any name and return the exit code. Raises ConfigError if the file or a setting in it is
+    wrong."""
+    parsed = _parser(program).parse_args(arguments)
     configure_logging(parsed.log_level, parsed.log_format)
     configure_tracing(program)
     from connect.api.plugins import config_providers
@@ -95,8 +81,8 @@ def log_banner(file: str, config: WorkerConfig) -> None:
 
 
 async def _work(program: str, config: WorkerConfig) -> int:
-    async with stop_signals(exit_within_s=EXIT_WITHIN_S) as stop:
-        if not await imported(stop, "connect.cli.daemons.worker_process", plugins=True):
+    async with console.stop_signals(exit_within_s=EXIT_WITHIN_S) as stop:
+        if not await console.imported(stop, "connect.cli.daemons.worker_process", plugins=True):
             return EXIT_OK
         from connect.cli.daemons.worker_process import WorkerNode
 
@@ -106,10 +92,10 @@ async def _work(program: str, config: WorkerConfig) -> int:
                 await unless(stop, node.start(), "start")
             except HeliographError as error:
                 said = config.located(error) if isinstance(error, ConfigError) else error
-                print(f"{program}: error: {describe(said)}", file=sys.stderr)
+                print(f"{program}: error: {console.describe(said)}", file=sys.stderr)
                 return EXIT_NOT_STARTED
             if not stop.is_set():
-                await unless(stop, node.ended(), "work")
+                await unless(stop, node.worker.ended(), "work")
         finally:
             await node.stop()
     return EXIT_OK

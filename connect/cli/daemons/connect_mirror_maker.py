@@ -16,18 +16,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from connect.cli.console import (
-    EXIT_BAD_ARGUMENTS,
-    EXIT_JAVA_ERROR,
-    EXIT_NOT_STARTED,
-    EXIT_OK,
-    add_general_options,
-    configure_logging,
-    describe,
-    imported,
-    run_command,
-    stop_signals,
-)
+from connect.cli import console
+from connect.cli.console import EXIT_JAVA_ERROR, EXIT_NOT_STARTED, EXIT_OK
 from connect.cli.rates import RateMeter, flow_line, is_idle, verdict_of
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.concurrency import Pauses, first_of, is_set_within, unless
@@ -61,11 +51,12 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        self.exit(EXIT_BAD_ARGUMENTS, f"{self.prog}: error: {message}\n")
+        self.exit(console.EXIT_BAD_ARGUMENTS, f"{self.prog}: error: {message}\n")
 
 
-def parser_of(program: str) -> Parser:
-    """Build Java's parser, with ``--log-level`` added."""
+def parse_arguments(program: str, arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the arguments as Java's parser does, with ``--log-level`` added; empty ``clusters`` means every target.
+    Raises SystemExit: 255 for wrong arguments, 0 after the help."""
     parser = Parser(
         prog=program,
         description="MirrorMaker 2.0 driver",
@@ -73,52 +64,32 @@ def parser_of(program: str) -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("file", type=Path, metavar="mm2.properties", help="MM2 configuration file.")
-    parser.add_argument(
-        "--clusters", nargs="+", metavar="CLUSTER", default=(), help="Target cluster to use for this node."
-    )
-    add_general_options(parser)
-    return parser
-
-
-def parse_arguments(program: str, arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments as Java's parser does; empty ``clusters`` means every target. Raises SystemExit: 255 for
-    wrong arguments, 0 after the help."""
-    parser = parser_of(program)
+    text = "Target cluster to use for this node."
+    parser.add_argument("--clusters", nargs="+", metavar="CLUSTER", default=(), help=text)
+    console.add_general_options(parser)
     found = parser.parse_args(arguments)
-    if problem := unreadable(found.file):
-        parser.error(f"argument mm2.properties: {problem}")
+    try:
+        found.file.open("rb").close()
+    except OSError as error:
+        if not isinstance(error, IsADirectoryError):  # because in Java only loading a folder fails
+            parser.error(f"argument mm2.properties: cannot read {found.file}: {error.strerror}")
     return found
 
 
-def unreadable(file: Path) -> str | None:
-    """Return why ``file`` cannot be read, or None; None for a folder, as in Java, where only loading it fails."""
-    try:
-        with file.open("rb"):
-            return None
-    except IsADirectoryError:
-        return None
-    except OSError as error:
-        return f"cannot read {file}: {error.strerror}"
-
-
 def main() -> NoReturn:
-    """Entry point of the ``connect-mirror-maker`` command."""
-    sys.exit(run_command(PROGRAM, lambda: run_with_arguments(PROGRAM, sys.argv[1:]), EXIT_JAVA_ERROR))
+    sys.exit(console.run_command(PROGRAM, lambda: run_with_arguments(PROGRAM, sys.argv[1:]), EXIT_JAVA_ERROR))
 
 
 def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
     """Run the command under any name and return the exit code."""
     parsed = parse_arguments(program, arguments)
-    configure_logging(parsed.log_level, parsed.log_format)
+    console.configure_logging(parsed.log_level, parsed.log_format)
     return mirror(program, parsed.file, parsed.clusters)
 
 
 def mirror(program: str, file: Path, clusters: Sequence[str]) -> int:
-    """Run every flow of ``file`` until SIGTERM or Ctrl-C, and return the exit code.
-
-    Raises:
-        ConfigError: The file or a setting in it is wrong.
-    """
+    """Run every flow of ``file`` until SIGTERM or Ctrl-C, and return the exit code. Raises ConfigError if the file or a
+    setting in it is wrong."""
     from connectors.config.mm2_properties import load, mirrored
 
     configure_tracing(program)
@@ -133,7 +104,7 @@ def mirror(program: str, file: Path, clusters: Sequence[str]) -> int:
         # Spark's modules are imported here because that would block the event loop.
         asyncio.run(_run_until_signal(config, flows, _spark(flows)))
     except NotStarted as error:
-        print(f"{program}: error: {describe(error.reason)}", file=sys.stderr)
+        print(f"{program}: error: {console.describe(error.reason)}", file=sys.stderr)
         return EXIT_NOT_STARTED
     except StopTimedOut as error:
         print(f"{program}: error: {error}", file=sys.stderr)
@@ -172,7 +143,7 @@ class StopTimedOut(HeliographError):
 
 
 async def _run_until_signal(config: MirrorMakerConfig, flows: Sequence[Flow], engine: SparkEngine | None) -> None:
-    async with stop_signals(exit_within_s=EXIT_WITHIN_S) as stop:
+    async with console.stop_signals(exit_within_s=EXIT_WITHIN_S) as stop:
         engines = [engine]
         _log_banner(config, flows, engine)
         if engine is not None:
@@ -187,7 +158,7 @@ async def _run_until_signal(config: MirrorMakerConfig, flows: Sequence[Flow], en
 
         rest = ["connect.cli.daemons.worker_process"] if config.public_rest or config.internal_rest else []
         try:
-            if await imported(stop, "connect.cli.daemons.mirror_process", *rest, plugins=True):
+            if await console.imported(stop, "connect.cli.daemons.mirror_process", *rest, plugins=True):
                 from connect.cli.daemons.flow_worker import plugin_key_notices
 
                 for notice in plugin_key_notices(config, flows):
@@ -211,17 +182,10 @@ def _spark(flows: Sequence[Flow]) -> SparkEngine | None:
 async def run(
     make: Callable[[], MirrorMaker], stop: asyncio.Event, *, watch: Callable[[MirrorMaker], Coroutine[None, None, None]]
 ) -> None:
-    """Start a MirrorMaker, run it until ``stop`` is set and stop it, in bounded time.
-
-    Args:
-        make: Creates a MirrorMaker for each attempt to start.
-        stop: Ends everything, including an attempt to start.
-        watch: Runs while a started MirrorMaker runs; its error ends everything.
-
-    Raises:
-        NotStarted: Starting failed, and a retry would not help.
-        StopTimedOut: Stopping took longer than ``STOP_TIMEOUT_S``.
-    """
+    """Start a MirrorMaker, run it until ``stop`` is set and stop it, in bounded time. ``make`` is called for each
+    attempt to start; ``stop`` ends such an attempt too; ``watch`` runs while a started MirrorMaker runs, and its error
+    ends everything. Raises NotStarted if starting failed and a retry would not help, StopTimedOut if stopping took
+    longer than ``STOP_TIMEOUT_S``."""
     maker = await _start(make, stop)
     if maker is None:
         return
@@ -260,9 +224,8 @@ async def _stop(maker: MirrorMaker) -> None:
         async with asyncio.timeout(STOP_TIMEOUT_S):
             await maker.stop()
     except TimeoutError:
-        raise StopTimedOut(
-            f"the flows did not stop within {STOP_TIMEOUT_S} s; the next start continues from the committed positions"
-        ) from None
+        next_start = "the next start continues from the committed positions"
+        raise StopTimedOut(f"the flows did not stop within {STOP_TIMEOUT_S} s; {next_start}") from None
 
 
 async def log_summaries(progress: Callable[[], list[FlowProgress]], contacts: Callable[[], Sequence[Contact]]) -> None:

@@ -65,11 +65,8 @@ class FlowRest:
 
 
 class Failures:
-    """Detection of a flow that has failed as a whole.
-
-    Failures from before this node started, the ``earlier`` statuses, do not count; neither do failures of stored
-    configs that the file is about to replace.
-    """
+    """Detection of a flow that has failed as a whole. Failures from before this node started, the ``earlier`` statuses,
+    do not count; neither do failures of stored configs that the file is about to replace."""
 
     def __init__(self, earlier: Sequence[Status] = ()) -> None:
         self._earlier = earlier
@@ -77,12 +74,10 @@ class Failures:
         self._since_s = 0.0
 
     def look(self, statuses: Sequence[Status], now_s: float, *, is_replaced: bool) -> str | None:
-        """Return the reason when a failure of the connector or its tasks has lasted long enough.
-
-        ``now_s`` is of a monotonic clock; ``is_replaced``: the file replaces the config, or has done so in this run.
-        """
+        """Return the reason when a failure of the connector or its tasks has lasted long enough. ``now_s`` is of a
+        monotonic clock; ``is_replaced``: the file replaces the config, or has done so in this run."""
         failed = self._of(statuses)
-        if not _are_same(failed, self._failed):
+        if list(map(id, failed)) != list(map(id, self._failed)):
             self._failed, self._since_s = failed, now_s
         if not failed or now_s - self._since_s < (_FAILED_BEFORE_S if is_replaced else _FAILED_S):
             return None
@@ -102,10 +97,6 @@ class Failures:
 
     def _is_earlier(self, status: Status) -> bool:
         return any(status is earlier for earlier in self._earlier)
-
-
-def _are_same(some: Sequence[Status], others: Sequence[Status]) -> bool:
-    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
 
 
 def plugin_key_notices(config: MirrorMakerConfig, flows: Iterable[Flow]) -> Iterator[IgnoredKey]:
@@ -132,11 +123,8 @@ def _as_written(flow: Flow, text: str) -> str:
 
 
 class FlowWorker:
-    """A flow's worker in this process. Needs a running loop.
-
-    Raises:
-        ConfigError: A setting of the worker is invalid; the error has its place in the file.
-    """
+    """A flow's worker in this process. Needs a running loop. Raises ConfigError, with its place in the file, if a
+    setting of the worker is invalid."""
 
     def __init__(self, flow: Flow, spark: SharedSpark, leases: LeaseThread, rest: FlowRest | None) -> None:
         self.flow = flow
@@ -152,6 +140,10 @@ class FlowWorker:
         self._failures = Failures()
         #: Whether the config of the file replaces the stored one, or has done so in this run.
         self._is_replaced = False
+        if rest is None:
+            worker_id = f"{socket.getfqdn()}/{flow}/{uuid.uuid4()}"
+        else:
+            worker_id = f"{urlsplit(rest.url).netloc}/{flow}"
         self.worker = DistributedWorker(
             config,
             plugins,
@@ -159,7 +151,7 @@ class FlowWorker:
             name=str(flow),
             cluster=flow.target,
             url=_NO_REST if rest is None else rest.url,
-            worker_id=_worker_id(flow, rest),
+            worker_id=worker_id,
             leases=leases,
             elected=self._elected.set,
             obsolete=self._obsolete,
@@ -212,10 +204,8 @@ class FlowWorker:
         return replace(found, state=NO_TOPICS) if has_looked else found
 
     def failure(self) -> str | None:
-        """Return why the flow has failed as a whole: its connector or all tasks, on any node; else None.
-
-        To be called often.
-        """
+        """Return why the flow has failed as a whole: its connector or all tasks, on any node; else None. To be called
+        often."""
         return self._failures.look(self._statuses(), time.monotonic(), is_replaced=self._is_replaced)
 
     def _statuses(self) -> list[Status]:
@@ -234,7 +224,7 @@ class FlowWorker:
             await self._elected.wait()
             self._elected.clear()
             # At the same time, because one may be refused or time out.
-            await together(f"{self.flow}: connectors from the file", map(self._see_to, Connector))
+            await together(f"{self.flow}: connectors from the file", map(self._put, Connector))
 
     def _obsolete(self, stored: ConfigLog) -> list[str]:
         """Return the connectors whose stored configs differ from the file."""
@@ -251,18 +241,12 @@ class FlowWorker:
             return ""
         return "; ".join(objections(self.flow.connector_config(connector)).values())
 
-    async def _see_to(self, connector: Connector) -> None:
+    async def _put(self, connector: Connector) -> None:
         if reason := self._left_out(connector):
             log.info("%s: %s is disabled: %s", self.flow, connector.value, reason)
-        else:
-            await self._put(connector)
-
-    async def _put(self, connector: Connector) -> None:
-        wanted = self.flow.connector_config(connector)
-        while (
-            self.worker.core.is_leader
-            and (stored := self.worker.core.snapshot.connector_config(connector.value)) != wanted
-        ):
+            return
+        wanted, core = self.flow.connector_config(connector), self.worker.core
+        while core.is_leader and (stored := core.snapshot.connector_config(connector.value)) != wanted:
             # Without a stored config nothing runs that could be restarted with another one.
             self._is_replaced |= connector is Connector.SOURCE and stored is not None
             try:
@@ -294,18 +278,13 @@ class _WithoutRest:
 
 
 def _missing(what: str) -> str:
-    return (
-        f"another node leads the group, so {what} from here. Set dedicated.mode.enable.internal.rest = true and "
-        "reachable listeners on all nodes"
-    )
+    remedy = "Set dedicated.mode.enable.internal.rest = true and reachable listeners on all nodes"
+    return f"another node leads the group, so {what} from here. {remedy}"
 
 
 def check_flow(flow: Flow) -> None:
-    """Check the settings of a flow and its worker before anything is started.
-
-    Raises:
-        ConfigError: A setting is invalid; the error has its place in the file.
-    """
+    """Check the settings of a flow and its worker before anything is started. Raises ConfigError, with its place in the
+    file, if one is invalid."""
     if flow.enabled:
         flow.settings()
         flow.clients()
@@ -320,12 +299,6 @@ def worker_config(flow: Flow) -> WorkerConfig:
         return WorkerConfig.parse(props, trusted=map(flow.connector_config, Connector))
     except ConfigError as error:
         raise flow.located(error) from None
-
-
-def _worker_id(flow: Flow, rest: FlowRest | None) -> str:
-    if rest is not None:
-        return f"{urlsplit(rest.url).netloc}/{flow}"
-    return f"{socket.getfqdn()}/{flow}/{uuid.uuid4()}"
 
 
 def reason(trace: str) -> str:

@@ -26,7 +26,6 @@ PROGRAM: Final = "kafka-mirror-maker"
 #: MirrorMaker 1's code for every failure (Kafka's ``CommandLineUtils`` and ``MirrorMakerThread``).
 EXIT_FAILED: Final = 1
 _DEFAULT_COMMIT_MS: Final = 1_000
-_TRUTH: Final = {"true": True, "false": False}
 _WIDTH: Final = 110
 _EXAMPLES: Final = """\
 examples:
@@ -59,15 +58,8 @@ class _ArgumentParser(argparse.ArgumentParser):
 class _TopicList(argparse.Action):
     """An action that stores the option as it was typed, together with its value."""
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        del parser
-        setattr(namespace, self.dest, (option_string, values))
+    def __call__(self, _parser: Any, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
+        setattr(namespace, self.dest, (option, values))
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
@@ -99,40 +91,14 @@ def _parser() -> _ArgumentParser:
         allow_abbrev=False,
     )
     files = parser.add_argument_group("clusters and topics")
-    files.add_argument(
-        "--consumer.config",
-        dest="consumer_config",
-        action="append",
-        metavar="FILE",
-        help="Consumer properties for a source cluster. May be repeated for several sources.",
-    )
+    text = "Consumer properties for a source cluster. May be repeated for several sources."
+    files.add_argument("--consumer.config", dest="consumer_config", action="append", metavar="FILE", help=text)
     files.add_argument("--producer.config", dest="producer_config", metavar="FILE", help="Producer properties.")
-    files.add_argument(
-        "--include",
-        action=_TopicList,
-        metavar="REGEX",
-        help="Topics to copy, as a Java regular expression; commas are alternatives. Overrides --whitelist.",
-    )
-    files.add_argument(
-        "--whitelist", "--white-list", action=_TopicList, metavar="REGEX", help="Older names of --include."
-    )
-    files.add_argument(
-        "--exclude",
-        "--blacklist",
-        "--black-list",
-        action=_TopicList,
-        metavar="REGEX",
-        help="Copy all topics except these and internal ones.",
-    )
+    for options, text in _TOPIC_LISTS:
+        files.add_argument(*options, action=_TopicList, metavar="REGEX", help=text)
     how = parser.add_argument_group("settings")
-    how.add_argument(
-        "--num.streams",
-        dest="num_streams",
-        type=_positive,
-        default=1,
-        metavar="N",
-        help="Group members in this process, each with its own copy task (default 1).",
-    )
+    text = "Group members in this process, each with its own copy task (default 1)."
+    how.add_argument("--num.streams", dest="num_streams", type=_positive, default=1, metavar="N", help=text)
     how.add_argument(
         "--offset.commit.interval.ms",
         dest="offset_commit_interval_ms",
@@ -142,10 +108,7 @@ def _parser() -> _ArgumentParser:
         help=f"Interval of the group's offset commits (default {_DEFAULT_COMMIT_MS}).",
     )
     how.add_argument(
-        "--abort.on.send.failure",
-        "--abort.on.send.fail",
-        "--abortOnSendFailure",
-        "--abortOnSendFail",
+        *("--abort.on.send.failure", "--abort.on.send.fail", "--abortOnSendFailure", "--abortOnSendFail"),
         dest="abort_on_send_failure",
         type=_truth,
         nargs="?",
@@ -159,27 +122,23 @@ def _parser() -> _ArgumentParser:
         code.add_argument(f"--{option}", dest=_dest(option), metavar=value, help=text)
     old = parser.add_argument_group("accepted without effect")
     for option, value, instead in _OLD:
-        text = f"{instead[0].upper()}{instead[1:]}."
-        if value:
-            old.add_argument(f"--{option}", dest=_dest(option), metavar=value, help=text)
-        else:
-            old.add_argument(f"--{option}", dest=_dest(option), action="store_true", help=text)
+        shape: Any = {"metavar": value} if value else {"action": "store_true"}
+        old.add_argument(f"--{option}", dest=_dest(option), help=f"{instead[0].upper()}{instead[1:]}.", **shape)
     add_general_options(parser)
     return parser
 
 
+_TOPIC_LISTS: Final = (
+    (("--include",), "Topics to copy, as a Java regular expression; commas are alternatives. Overrides --whitelist."),
+    (("--whitelist", "--white-list"), "Older names of --include."),
+    (("--exclude", "--blacklist", "--black-list"), "Copy all topics except these and internal ones."),
+)
+_HANDLES: Final = "A Python class with handle(record), which returns the records to send instead of each record."
+_LISTENS: Final = "A Python class with on_partitions_assigned(partitions) and on_partitions_revoked(partitions)."
 _PLUGINS: Final = (
-    (
-        "message.handler",
-        "MODULE:CLASS",
-        "A Python class with handle(record), which returns the records to send instead of each record.",
-    ),
+    ("message.handler", "MODULE:CLASS", _HANDLES),
     ("message.handler.args", "TEXT", "Argument of its constructor."),
-    (
-        "consumer.rebalance.listener",
-        "MODULE:CLASS",
-        "A Python class with on_partitions_assigned(partitions) and on_partitions_revoked(partitions).",
-    ),
+    ("consumer.rebalance.listener", "MODULE:CLASS", _LISTENS),
     ("rebalance.listener.args", "TEXT", "Argument of its constructor."),
 )
 #: Options without effect: name, metavar, and what replaces them.
@@ -209,10 +168,10 @@ def _positive(text: str) -> int:
 
 
 def _truth(text: str) -> bool:
-    try:
-        return _TRUTH[text.strip().lower()]
-    except KeyError:
-        raise ValueError(text) from None
+    word = text.strip().lower()
+    if word not in ("true", "false"):
+        raise ValueError(text)
+    return word == "true"
 
 
 # argparse shows these names in its messages.
@@ -227,7 +186,6 @@ SUMMARY_INTERVAL_S: Final = 10.0
 
 
 def main() -> NoReturn:
-    """Entry point of the ``kafka-mirror-maker`` command."""
     sys.exit(run_command(PROGRAM, lambda: run_with_arguments(sys.argv[1:]), EXIT_FAILED))
 
 
@@ -237,8 +195,7 @@ def run_with_arguments(arguments: Sequence[str]) -> int:
     configure_logging(parsed.log_level, parsed.log_format)
     for sentence in without_effect(parsed):
         logger.warning("%s", sentence)
-    settings = _settings(parsed)
-    asyncio.run(_run_until_signal(settings))
+    asyncio.run(_run_until_signal(_settings(parsed)))
     return EXIT_OK
 
 
@@ -250,10 +207,8 @@ def _settings(parsed: argparse.Namespace) -> MirrorSettings:
     typed = (parsed.include or parsed.exclude)[0]
     include, exclude = (one and one[1] for one in (parsed.include, parsed.exclude))
     if is_lone_asterisk(include):
-        logger.warning(
-            "%s %s: taken as .*, all topics, as in Kafka's documentation; Java's MirrorMaker refuses it",
-            *(typed, include),
-        )
+        text = "%s %s: taken as .*, all topics, as in Kafka's documentation; Java's MirrorMaker refuses it"
+        logger.warning(text, typed, include)
     handler, listener, option = None, None, "message.handler"
     try:
         if parsed.message_handler is not None:

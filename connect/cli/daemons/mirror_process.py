@@ -42,22 +42,14 @@ class StopFailed(PermanentError):
 
 
 class MirrorMaker:
-    """The flows of a file, run until stopped.
-
-    Args:
-        flows: Flows with a worker: enabled ones, and those for heartbeats only.
-        engine: May have begun already, and is stopped with the flows; None if no flow is enabled.
-
-    Raises:
-        ConfigError: A setting is invalid; the error has its key and line in the file.
-    """
+    """The flows of a file, run until stopped. ``flows`` are those with a worker: enabled ones, and those for heartbeats
+    only; ``engine`` may have begun, and is stopped with them; it is None if no flow is enabled. Raises ConfigError,
+    with key and line in the file, if a setting is invalid."""
 
     def __init__(self, config: MirrorMakerConfig, flows: Sequence[Flow], engine: SparkEngine | None) -> None:
         for flow in flows:
             check_flow(flow)
-        self._config = config
-        self._flows = flows
-        self._engine = engine
+        self._config, self._flows, self._engine = config, flows, engine
         progress_timeout_ms = min(worker_config(flow).progress_timeout_ms for flow in flows)
         self._leases = LeaseThread(progress_timeout_ms / 1000)
         self._spark = SharedSpark(self._engine_begun, link_settings(config, mirrored(flows)), self._leases)
@@ -69,16 +61,9 @@ class MirrorMaker:
         #: Workers that have ended by themselves, with the reason.
         self._ended: dict[FlowWorker, str] = {}
 
-    @property
-    def rest_url(self) -> str | None:
-        """The URL of the public REST API; None before the start, or if it is disabled."""
-        return self._rest.public_url if self._rest is not None else None
-
     async def start(self) -> None:
-        """Start every worker, retrying while clusters do not answer.
-
-        Workers for heartbeats only start in the background, so that their failures do not affect enabled flows.
-        """
+        """Start every worker, retrying while clusters do not answer. Workers for heartbeats only start in the
+        background, so that their failures do not affect enabled flows."""
         collect_rarely()
         self._leases.start()
         self._watch.start()
@@ -126,10 +111,8 @@ class MirrorMaker:
     def progress(self) -> list[FlowProgress]:
         """Return the progress of every enabled flow."""
         now_ms = wall_ms()
-        return [
-            replace(found, state=ENDED) if worker in self._ended else found
-            for worker, found in ((worker, worker.progress(now_ms)) for worker in self._mirrors)
-        ]
+        found = [(worker, worker.progress(now_ms)) for worker in self._mirrors]
+        return [replace(one, state=ENDED) if worker in self._ended else one for worker, one in found]
 
     def contacts(self) -> list[Contact]:
         """Return the contact with the clusters of every enabled flow."""
@@ -208,20 +191,15 @@ async def _in_order(worker: FlowWorker, stopping: Coroutine[None, None, None]) -
 
 def link_settings(config: MirrorMakerConfig, flows: Sequence[Flow]) -> LinkSettings:
     """Return the control link's settings, which all flows share. Raises ConfigError if they differ."""
-    found = dict.fromkeys(
-        (one.link_listener, one.link_advertised_address) for one in (flow.settings() for flow in flows)
-    )
+    settings = [flow.settings() for flow in flows]
+    found = {(one.link_listener, one.link_advertised_address) for one in settings}
     if not found:
         return LinkSettings()
-    if len(found) > 1:
-        raise config.located(
-            ConfigError(
-                f"{LISTENER_KEY} differs between flows, which share one listener. Set it without a prefix", LISTENER_KEY
-            ),
-            [LISTENER_KEY],
-        )
-    ((listener, advertised),) = found
     try:
+        if len(found) > 1:
+            said = f"{LISTENER_KEY} differs between flows, which share one listener. Set it without a prefix"
+            raise ConfigError(said, LISTENER_KEY)
+        ((listener, advertised),) = found
         return LinkSettings.parse(listener, advertised)
     except ConfigError as error:
         raise config.located(error, [error.key or ""]) from None

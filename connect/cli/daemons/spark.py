@@ -8,7 +8,6 @@ archive that does not match.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -42,16 +41,13 @@ def with_archive(settings: SparkSettings) -> SparkSettings:
 
 async def record_archive(settings: SparkSettings) -> Path | None:
     """Start Spark once, run slices that have nothing to copy, and archive the classes that were loaded. Return None if
-    this Java writes no archive, as one without an archive of the JDK's classes.
-
-    Raises :class:`connectors.spark.engine.EngineLost` or ``EngineBroken`` if Spark does not start.
-    """
+    this Java writes no archive, as one without an archive of the JDK's classes. Raises EngineLost or EngineBroken if
+    Spark does not start."""
     assert settings.java_home is not None, "only a Spark on this machine's Java has an archive"
     archive = archive_of(settings.java_home)
     draft = archive.draft()
-    engine = SparkEngine(
-        replace(settings, java_options=f"-XX:ArchiveClassesAtExit={draft}", close_timeout_s=_RECORD_TIMEOUT_S)
-    )
+    options = f"-XX:ArchiveClassesAtExit={draft}"
+    engine = SparkEngine(replace(settings, java_options=options, close_timeout_s=_RECORD_TIMEOUT_S))
     try:
         for query in ("", _QUERY):
             job = await engine.start_job(_NO_LINK, query)
@@ -60,8 +56,7 @@ async def record_archive(settings: SparkSettings) -> Path | None:
         return archive.keep(draft) if draft.exists() else None
     finally:
         await engine.stop()
-        with contextlib.suppress(FileNotFoundError):
-            draft.unlink()
+        draft.unlink(missing_ok=True)
 
 
 #: How many slices Spark has room for in a Connect group, whose tasks are not known at start.
@@ -70,12 +65,9 @@ _SIZED_BY: Final = ("spark.master", "spark.remote")
 
 
 def spark_of_flows(flows: Sequence[Flow]) -> SparkEngine:
-    """Return the engine of all flows, not started: their ``spark.*`` keys are merged, later flows win.
-
-    Raises:
-        ConfigError: A flow's settings are wrong, the keys contradict each other, or there are too few slots.
-        JavaNotFound: There is no Java to run Spark on.
-    """
+    """Return the engine of all flows, not started: their ``spark.*`` keys are merged, later flows win. Raises
+    ConfigError if a flow's settings are wrong, the keys contradict each other, or there are too few slots, JavaNotFound
+    if there is no Java to run Spark on."""
     settings = [flow.settings() for flow in flows]
     conf = {key: value for one in settings for key, value in one.spark.items()}
     hidden = frozenset(name for flow in flows for name in flow.config.secret_variables())
@@ -83,10 +75,8 @@ def spark_of_flows(flows: Sequence[Flow]) -> SparkEngine:
 
 
 def spark_of_worker(props: Mapping[str, str], hidden: frozenset[str]) -> SparkEngine:
-    """Return the engine of a Connect worker, not started, from the ``spark.*`` keys of its properties.
-
-    ``hidden``: environment variables that the properties refer to. Raises the errors of :func:`spark_of_flows`.
-    """
+    """Return the engine of a Connect worker, not started, from the ``spark.*`` keys of its properties. ``hidden``:
+    environment variables that the properties refer to. Raises the errors of :func:`spark_of_flows`."""
     conf = {key: value for key, value in props.items() if key.startswith("spark.")}
     return _engine(SparkSettings(None, conf, slices=_SLICES_OF_A_GROUP, hidden=hidden))
 
@@ -96,29 +86,21 @@ _TASKS_ELSEWHERE: Final = 2
 
 
 def spark_for_verification(flow: Flow, tasks: int | None) -> tuple[int, SparkEngine]:
-    """Return how many tasks a verification runs at once, by default one a core, and its engine, not started.
-
-    Raises the errors of :func:`spark_of_flows`.
-    """
+    """Return how many tasks a verification runs at once, by default one a core, and its engine, not started. Raises the
+    errors of :func:`spark_of_flows`."""
     conf = dict(flow.settings().spark)
     if tasks is None:
-        known = SparkSettings(None, conf)
-        here = os.cpu_count() or 1
-        tasks = min(known.slots() or 1, here) if known.kind is SparkKind.LOCAL else _cores(conf)
+        known, cores = SparkSettings(None, conf), conf.get("spark.cores.max", "")
+        tasks = int(cores) if cores.isdigit() else _TASKS_ELSEWHERE
+        if known.kind is SparkKind.LOCAL:
+            tasks = min(known.slots() or 1, os.cpu_count() or 1)
     hidden = flow.config.secret_variables()
     return tasks, _engine(SparkSettings(None, conf, slices=tasks, hidden=hidden, slices_key="--tasks"))
 
 
-def _cores(conf: Mapping[str, str]) -> int:
-    cores = conf.get("spark.cores.max", "")
-    return int(cores) if cores.isdigit() else _TASKS_ELSEWHERE
-
-
 def spark_of_streams(conf: Mapping[str, str], slices: int, hidden: frozenset[str]) -> SparkEngine:
     """Return the engine of MirrorMaker 1's streams, not started, with room for all slices unless ``conf`` sizes Spark.
-
-    ``hidden``: environment variables that the files refer to. Raises the errors of :func:`spark_of_flows`.
-    """
+    ``hidden``: environment variables that the files refer to. Raises the errors of :func:`spark_of_flows`."""
     sized = {} if any(key in conf for key in _SIZED_BY) else {"spark.master": f"local[{max(64, slices)},4]"}
     return _engine(SparkSettings(None, {**sized, **conf}, slices=slices, hidden=hidden))
 
@@ -131,19 +113,14 @@ def _engine(settings: SparkSettings) -> SparkEngine:
 
 
 def warm() -> int:
-    """Record the archive of Spark's classes unless it exists, and return the exit code.
-
-    Raises:
-        HeliographError: There is no Java, or Spark does not start.
-    """
+    """Record the archive of Spark's classes unless it exists, and return the exit code. Raises HeliographError
+    without a Java, or if Spark does not start."""
     java_home = find_java().home
-    settings, archive = SparkSettings(java_home), archive_of(java_home).find()
-    if archive is not None:
+    if archive := archive_of(java_home).find():
         print(f"Spark's classes are already cached: {archive}")
     else:
         print("Caching the classes that Spark loads. This takes about half a minute, once.", flush=True)
-        recorded = asyncio.run(record_archive(settings))
-        print(
-            f"Cached: {recorded}" if recorded else "This Java caches no classes. Spark works, but starts more slowly."
-        )
+        recorded = asyncio.run(record_archive(SparkSettings(java_home)))
+        slower = "This Java caches no classes. Spark works, but starts more slowly."
+        print(f"Cached: {recorded}" if recorded else slower)
     return EXIT_OK

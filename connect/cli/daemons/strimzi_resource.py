@@ -45,24 +45,16 @@ _SOURCE: Final = ".MirrorSourceConnector"
 
 
 def checked_connectors(found: TranslatedResource, worker: WorkerConfig) -> None:
-    """Check the settings of the connectors, key stores included, before anything is started.
-
-    Raises:
-        ConfigError: A setting is invalid; the error has its line in the resource.
-    """
+    """Check the settings of the connectors, key stores included, before anything is started. Raises ConfigError, with
+    its line in the resource, if one is invalid."""
     for wanted in found.connectors:
         try:
             config = worker.transformer.transform(wanted.config)
             if wanted.config["connector.class"].endswith("MirrorSourceConnector"):
-                settings = source_settings(config, worker.props)
-                flow_clients(
-                    settings.flow,
-                    config,
-                    {"client.id": "", **worker.props},
-                    source=settings.source_alias,
-                    target=settings.target_alias,
-                    locate=partial(located_client, config),
-                )
+                settings, own = source_settings(config, worker.props), {"client.id": "", **worker.props}
+                source, target = settings.source_alias, settings.target_alias
+                locate = partial(located_client, config)
+                flow_clients(settings.flow, config, own, source=source, target=target, locate=locate)
             elif wanted.config["connector.class"].endswith("MirrorCheckpointConnector"):
                 checkpoint_settings(config)
         except ConfigError as error:
@@ -84,12 +76,8 @@ def plugin_key_warnings(found: TranslatedResource) -> Iterator[ConfigError]:
 
 
 async def run_until_signal(found: TranslatedResource, config: WorkerConfig) -> None:
-    """Run a resource until SIGTERM or Ctrl-C. A start is retried while a cluster does not answer.
-
-    Raises:
-        NotStarted: Starting failed, and a retry would not help.
-        HeliographError: The error that ended the worker.
-    """
+    """Run a resource until SIGTERM or Ctrl-C. A start is retried while a cluster does not answer. Raises NotStarted if
+    starting failed and a retry would not help, HeliographError that ended the worker."""
     async with stop_signals(exit_within_s=EXIT_WITHIN_S) as stop:
         pauses = Pauses(*START_DELAYS_S)
         if await imported(stop, "connect.cli.daemons.worker_process", plugins=True):
@@ -105,7 +93,7 @@ async def run_until_signal(found: TranslatedResource, config: WorkerConfig) -> N
             except RetriableError as error:
                 log.warning("%s; retrying in %.0f s", error, delay_s)
             except PermanentError as error:
-                if node.is_started:
+                if node.tasks:
                     raise
                 said = found.located(config.located(error)) if isinstance(error, ConfigError) else error
                 raise NotStarted(said) from error
@@ -124,15 +112,12 @@ class _ResourceNode:
         self._elected = asyncio.Event()
         self._node = WorkerNode(config, elected=self._elected.set)
         self._scope = Scope(found.name)
-        self._tasks: list[asyncio.Task[None]] = []
-
-    @property
-    def is_started(self) -> bool:
-        return bool(self._tasks)
+        #: Those of a leader, once the worker has started.
+        self.tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         await self._node.start()
-        self._tasks = [
+        self.tasks = [
             self._scope.spawn(self._see_to_connectors(), f"connectors of {self._found.name}"),
             self._scope.spawn(self._report(), f"speed of {self._found.name}"),
         ]
@@ -140,8 +125,8 @@ class _ResourceNode:
     async def ended(self) -> None:
         """Wait until the worker ends; raise its error, or that of a task, which never ends without one."""
         async with Scope(self._found.name) as scope:
-            worker = scope.spawn(self._node.ended(), f"end of {self._found.name}")
-            done, _ = await asyncio.wait({worker, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
+            worker = scope.spawn(self._node.worker.ended(), f"end of {self._found.name}")
+            done, _ = await asyncio.wait({worker, *self.tasks}, return_when=asyncio.FIRST_COMPLETED)
             for each in done:
                 each.result()
 
@@ -157,16 +142,16 @@ class _ResourceNode:
             worker = self._node.worker
             for wanted in self._found.connectors:
                 await see_to(worker, wanted)
-            _report_others(worker, self._found.connectors)
+            names = {each.name for each in self._found.connectors}
+            for name in [one for one in worker.core.snapshot.connectors() if one not in names]:
+                log.warning("connector %s is not in the resource; to end it, use heliograph connectors delete", name)
 
     async def _report(self) -> None:
         """Log what is copied here."""
         host = self._node.host
-        flows = {
-            each.name: FlowName(each.config["source.cluster.alias"], each.config["target.cluster.alias"])
-            for each in self._found.connectors
-            if each.name.endswith(_SOURCE)
-        }
+        sources = {each.name: each.config for each in self._found.connectors if each.name.endswith(_SOURCE)}
+        ends = ("source.cluster.alias", "target.cluster.alias")
+        flows = {name: FlowName(*(config[end] for end in ends)) for name, config in sources.items()}
         await log_summaries(
             lambda: [host.progress(name, flow, wall_ms()) for name, flow in flows.items()],
             lambda: [host.contact(name) for name in flows],
@@ -175,10 +160,8 @@ class _ResourceNode:
 
 async def see_to(worker: DistributedWorker, wanted: WantedConnector) -> None:
     """Store the config of a connector, and pause or stop it, with retries until it is refused or another worker leads.
-
     A connector that was stopped is not started even if the resource wants it running, because a failover may have
-    stopped it, and a new leader must not undo that.
-    """
+    stopped it, and a new leader must not undo that."""
     while worker.core.is_leader:
         try:
             await _store(worker, wanted)
@@ -202,22 +185,12 @@ async def _store(worker: DistributedWorker, wanted: WantedConnector) -> None:
     if is_new or wanted.state is None:
         return
     state = snapshot.target_state(wanted.name)
-    if state is wanted.state:
-        return
-    if wanted.state is TargetState.STARTED:
-        log.warning(
-            "%s is %s, but the resource says running; run heliograph connectors resume", wanted.name, state.value
-        )
-        return
-    await worker.herder.set_target_state(wanted.name, wanted.state)
-    log.info("%s: %s", wanted.name, wanted.state.value.lower())
-
-
-def _report_others(worker: DistributedWorker, wanted: Sequence[WantedConnector]) -> None:
-    names = {each.name for each in wanted}
-    for name in worker.core.snapshot.connectors():
-        if name not in names:
-            log.warning("connector %s is not in the resource; to end it, use heliograph connectors delete", name)
+    if state is not wanted.state and wanted.state is TargetState.STARTED:
+        text = "%s is %s, but the resource says running; run heliograph connectors resume"
+        log.warning(text, wanted.name, state.value)
+    elif state is not wanted.state:
+        await worker.herder.set_target_state(wanted.name, wanted.state)
+        log.info("%s: %s", wanted.name, wanted.state.value.lower())
 
 
 _STDIN: Final = "-"
@@ -245,12 +218,8 @@ class ResourceArguments:
 
 
 def run_resource(program: str, arguments: ResourceArguments) -> int:
-    """Run the command and return the exit code.
-
-    Raises:
-        ConfigError: The file, a field, a secret, a setting or an argument is missing or wrong.
-        OSError: The file cannot be read.
-    """
+    """Run the command and return the exit code. Raises ConfigError if the file, a field, a secret, a setting or an
+    argument is missing or wrong, OSError if the file cannot be read."""
     for given in arguments.settings:
         if given.find("=") < 1:
             raise ConfigError(f"'{given}' is not KEY=VALUE", "--set")
@@ -281,14 +250,14 @@ def translated(arguments: ResourceArguments) -> TranslatedResource:
 
 def as_json(found: TranslatedResource) -> dict[str, Any]:
     """Return the worker's properties, the connectors as REST takes them, and the notices on fields, as JSON."""
-    connectors = []
-    for each in found.connectors:
-        state = {} if each.state is None else {"initial_state": _STATES[each.state]}
-        connectors.append({"name": each.name, "config": _shown(each.config), **state})
+    states = [{} if each.state is None else {"initial_state": _STATES[each.state]} for each in found.connectors]
     return {
         "name": found.name,
         "worker": _shown(found.worker),
-        "connectors": connectors,
+        "connectors": [
+            {"name": each.name, "config": _shown(each.config), **state}
+            for each, state in zip(found.connectors, states, strict=True)
+        ],
         "notices": [{"field": one.path, "line": one.line, "text": one.text} for one in found.notices],
         "missing": [{"secret": one.secret, "key": one.key, "line": one.node.line} for one in found.missing],
     }
@@ -323,11 +292,9 @@ def _shown(config: Mapping[str, str]) -> dict[str, str]:
 def _without_secrets(key: str, value: str) -> str:
     if key.endswith(_JAAS) and _JAAS_OPTION.search(value):
         return _JAAS_OPTION.sub(_option_shown, value)
-    return (
-        HIDDEN
-        if (is_secret(key) or _PARAMETER.match(key)) and not _REFERENCES.fullmatch(value)
-        else _USER_INFO.sub(rf"\1{HIDDEN}@", value)
-    )
+    if (is_secret(key) or _PARAMETER.match(key)) and not _REFERENCES.fullmatch(value):
+        return HIDDEN
+    return _USER_INFO.sub(rf"\1{HIDDEN}@", value)
 
 
 def _option_shown(option: re.Match[str]) -> str:
@@ -352,10 +319,8 @@ def _refuse_missing(found: TranslatedResource, arguments: ResourceArguments) -> 
     rest = f" ({more} more {'is' if more == 1 else 'are'} missing; --print shows all)" if more else ""
     if arguments.secrets is None:
         raise first.node.error(f"{first.node.path} needs secret {first.secret}. Set --secrets DIR{rest}")
-    raise first.node.error(
-        f"{first.node.path}: {arguments.secrets / first.secret / first.key} does not exist. A secret is a folder, its "
-        f"keys are files{rest}"
-    )
+    file = arguments.secrets / first.secret / first.key
+    raise first.node.error(f"{first.node.path}: {file} does not exist. A secret is a folder, its keys are files{rest}")
 
 
 def _run(program: str, found: TranslatedResource) -> int:

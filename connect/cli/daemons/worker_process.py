@@ -55,8 +55,7 @@ class ProcessMetrics:
     in a thread."""
 
     def __init__(self, workers: Workers, watch: LoopWatch) -> None:
-        self._workers = workers
-        self._watch = watch
+        self._workers, self._watch = workers, watch
         self._asked = asyncio.Lock()
 
     async def __call__(self) -> bytes:
@@ -71,12 +70,9 @@ class ProcessMetrics:
                 *self._of_loop(),
                 _of_certificates(now_ms / 1000),
             ]
-            for collector in (
-                _MetricsCollector(found),
-                ProcessCollector(registry=None),
-                PlatformCollector(registry=None),
-            ):
-                registry.register(collector)
+            registry.register(_MetricsCollector(found))
+            ProcessCollector(registry=registry)
+            PlatformCollector(registry=registry)
             return await asyncio.to_thread(_text_of, registry, found)
 
     def _of_loop(self) -> Iterator[Metric]:
@@ -119,22 +115,15 @@ class _MetricsCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         return self._metrics
 
-    def describe(self) -> Iterator[Metric]:
-        # Metrics change with the workers, so they are not described before they are collected.
-        return iter(())
-
 
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
 def rest_tls(props: Mapping[str, str]) -> RestTls:
-    """Return TLS contexts that are created when they are needed, and may raise ConfigError and SecurityError.
-
-    If any key has the prefix ``listeners.https.``, keys without it are ignored (KIP-208).
-    """
-    return RestTls(
-        lambda prefix: _server(props, prefix), lambda: tls_settings(tls_keys(props, HTTPS_PREFIX), "rest").ssl_context()
-    )
+    """Return TLS contexts that are created when they are needed, and may raise ConfigError and SecurityError. If any
+    key has the prefix ``listeners.https.``, keys without it are ignored (KIP-208)."""
+    client = tls_keys(props, HTTPS_PREFIX)
+    return RestTls(lambda prefix: _server(props, prefix), lambda: tls_settings(client, "rest").ssl_context())
 
 
 def _server(props: Mapping[str, str], prefix: str) -> ssl.SSLContext:
@@ -148,22 +137,17 @@ def _server(props: Mapping[str, str], prefix: str) -> ssl.SSLContext:
             raise
         raise ConfigError(said.replace(key, prefix + key, 1), prefix + key) from None
     if client_auth is not ssl.CERT_NONE and settings.trusted_pem is None:
-        raise ConfigError(
-            f"{prefix}ssl.client.auth needs {prefix}ssl.truststore.location: without it a certificate of any public "
-            "authority would be a user",
-            f"{prefix}ssl.truststore.location",
-        )
+        key = f"{prefix}ssl.truststore.location"
+        why = "without it a certificate of any public authority would be a user"
+        raise ConfigError(f"{prefix}ssl.client.auth needs {key}: {why}", key)
     return settings.server_context(client_auth)
 
 
 def _client_auth(keys: Mapping[str, str], prefix: str) -> ssl.VerifyMode:
-    """Parse ``ssl.client.auth``. Raises ConfigError for an unknown word, which Java takes as ``none``, without a check
-    of clients."""
-    word = keys.get("ssl.client.auth", "none")
+    """Parse ``ssl.client.auth``. Raises ConfigError for an unknown word, which Java takes as ``none``."""
+    word, key = keys.get("ssl.client.auth", "none"), f"{prefix}ssl.client.auth"
     if word.lower() not in _CLIENT_AUTH:
-        raise ConfigError(
-            f"{prefix}ssl.client.auth is '{word}'. Use one of {', '.join(_CLIENT_AUTH)}", f"{prefix}ssl.client.auth"
-        )
+        raise ConfigError(f"{key} is '{word}'. Use one of {', '.join(_CLIENT_AUTH)}", key)
     return _CLIENT_AUTH[word.lower()]
 
 
@@ -171,11 +155,8 @@ log = logging.getLogger(__name__)
 
 
 class WorkerNode:
-    """One worker and its REST server; ``elected`` is called when the worker becomes its group's leader.
-
-    Raises:
-        ConfigError: A setting of the REST server or of Spark is invalid, or a plugin does not exist.
-    """
+    """One worker and its REST server; ``elected`` is called when the worker becomes its group's leader. Raises
+    ConfigError if a setting of the REST server or of Spark is invalid, or if a plugin does not exist."""
 
     def __init__(self, config: WorkerConfig, elected: Callable[[], None] = lambda: None) -> None:
         self._config = config
@@ -193,11 +174,8 @@ class WorkerNode:
         self._worker: DistributedWorker | None = None
         self._lag: LagWatch | None = None
         self._watch = LoopWatch(self._leases)
-        self._server = RestServer(
-            RestSettings.of(config.values),
-            tls=rest_tls(config.props),
-            metrics=ProcessMetrics(self._workers, self._watch),
-        )
+        metrics = ProcessMetrics(self._workers, self._watch)
+        self._server = RestServer(RestSettings.of(config.values), tls=rest_tls(config.props), metrics=metrics)
 
     def _find_plugin(self, kinds: Sequence[PluginKind], name: str, version: str | None) -> PluginDescription:
         return self._plugins.find(kinds, name, version)
@@ -234,10 +212,6 @@ class WorkerNode:
         assert self._worker is not None
         return self._worker
 
-    async def ended(self) -> None:
-        """Wait until the worker is stopped; raise the error if it ended by itself."""
-        await self.worker.ended()
-
     async def stop(self) -> None:
         """Leave the group and end everything, in bounded time."""
         if self._lag is not None:
@@ -267,15 +241,8 @@ def link_settings(props: Mapping[str, str]) -> LinkSettings:
 
 
 class NodeRest:
-    """The REST server for all flows of a node.
-
-    Args:
-        props: The file's keys without a cluster's or a flow's prefix.
-        watch: The event loop's, for metrics.
-        public: Serve the whole API, not only requests of other nodes.
-
-    Raises:
-        ConfigError: A setting of the server is invalid.
+    """The REST server for all flows of a node. ``props`` are the file's keys without a cluster's or a flow's prefix;
+    ``public``: it serves the whole API, not only requests of other nodes. Raises ConfigError if a setting is invalid.
     """
 
     def __init__(self, props: Mapping[str, str], watch: LoopWatch, *, public: bool) -> None:
@@ -284,14 +251,8 @@ class NodeRest:
         values = REST_INTERNAL.parse(props)
         if public:
             check_access(values, props)
-        self._server = RestServer(
-            RestSettings.of(values), tls=rest_tls(props), metrics=ProcessMetrics(self._watched, watch)
-        )
-
-    @property
-    def public_url(self) -> str | None:
-        """The URL of the public API; None if it is disabled."""
-        return self._server.advertised_url if self._public else None
+        metrics = ProcessMetrics(lambda: [(each.worker, each.host) for each in self._workers], watch)
+        self._server = RestServer(RestSettings.of(values), tls=rest_tls(props), metrics=metrics)
 
     async def start(self) -> None:
         """Bind the listeners. Raises CannotListen, and ConfigError if a listener is https and there are no keys."""
@@ -310,6 +271,3 @@ class NodeRest:
 
     async def stop(self) -> None:
         await self._server.stop()
-
-    def _watched(self) -> list[tuple[DistributedWorker, MirrorHost]]:
-        return [(each.worker, each.host) for each in self._workers]

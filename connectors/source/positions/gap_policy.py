@@ -107,9 +107,8 @@ class GapPasser:
 
     def _passable(self, entry: Entry) -> Gap | None:
         gap = entry.gap
-        if gap is None or gap.kind is GapKind.TARGET_TRUNCATED or not self._policy.goes_on(gap):
-            return None
-        return gap
+        passes = gap is not None and gap.kind is not GapKind.TARGET_TRUNCATED and self._policy.goes_on(gap)
+        return gap if passes else None
 
     def _behind(self, gap: Gap, position: Position | None, start: int) -> PassedGap:
         """Return the gap as passed over; ``start``: the source's log start offset now."""
@@ -131,18 +130,9 @@ class GapPasser:
     def _go_on(self, entry: Entry, start: Start, passing: PassedGap) -> Start:
         entry.resume_past_gap()
         entry.passing = passing
-        gap = passing.gap
-        state_changed(
-            log,
-            logging.WARNING,
-            "gap-skipped",
-            str(entry.pair.source),
-            "%s: %s continues at source offset %d: %s",
-            self._label,
-            entry.pair.source,
-            gap.go_on_at,
-            gap_message(gap),
-        )
+        gap, source = passing.gap, entry.pair.source
+        said, about = "%s: %s continues at source offset %d: %s", (self._label, source, gap.go_on_at, gap_message(gap))
+        state_changed(log, logging.WARNING, "gap-skipped", str(source), said, *about)
         return Start(start.position, gap.go_on_at - 1, moved=True, decided=True)
 
 
@@ -185,12 +175,11 @@ def partition_facts(
     connector: str, source_alias: str, states: Mapping[TopicPartition, PartitionState]
 ) -> tuple[PartitionFacts, ...]:
     """Return the facts of partitions that are not copied, by their recorded states."""
-    return tuple(
-        PartitionFacts(
-            source, one.state, one.reason, advice(connector, source_alias, source) if one.gap is not None else ""
-        )
-        for source, one in sorted(states.items())
-    )
+    found = []
+    for source, one in sorted(states.items()):
+        what_to_do = "" if one.gap is None else advice(connector, source_alias, source)
+        found.append(PartitionFacts(source, one.state, one.reason, what_to_do))
+    return tuple(found)
 
 
 _LOOK_S: Final = 5.0

@@ -59,13 +59,8 @@ _LATE = "batches of a predecessor that could not be fenced came in late"
 
 def log_late_records(flow: str, source: TopicPartition, late: int) -> None:
     """Log how many records at most an unfenced predecessor wrote after the target was scanned."""
-    resume_log.warning(
-        "resumed %s %s: surplus=0 verified=false fallback=at-least-once may_double=%d reason=%s",
-        flow,
-        source,
-        late,
-        _LATE.replace(" ", "_"),
-    )
+    said = "resumed %s %s: surplus=0 verified=false fallback=at-least-once may_double=%d reason=%s"
+    resume_log.warning(said, flow, source, late, _LATE.replace(" ", "_"))
 
 
 def log_committed(flow: str, plan: PartitionPlan, position: Position) -> None:
@@ -101,14 +96,9 @@ class SkipLog:
     def add(self, source: TopicPartition, skips: Sequence[Skip]) -> None:
         for first, last, code in skips:
             if self._each:
+                said = "%s: skipped the record of topic %s partition %d at offset %d: %s"
                 for offset in range(first, last + 1):
-                    log.warning(
-                        "%s: skipped the record of topic %s partition %d at offset %d: %s",
-                        self._flow,
-                        *source,
-                        offset,
-                        _why(code),
-                    )
+                    log.warning(said, self._flow, *source, offset, _why(code))
             else:
                 count, _ = self._unreported.get((source, code), (0, 0))
                 self._unreported[source, code] = (count + last - first + 1, last)
@@ -123,14 +113,9 @@ class SkipLog:
             f"{count} of {source}, the last at offset {last}: {_why(code)}"
             for (source, code), (count, last) in list(self._unreported.items())[:_MOST]
         ]
-        more = f"; and {len(self._unreported) - _MOST} more partitions" if len(self._unreported) > _MOST else ""
-        log.warning(
-            "%s: skipped %d records (errors.log.enable = true names each): %s%s",
-            self._flow,
-            total,
-            "; ".join(parts),
-            more,
-        )
+        parts += [f"and {len(self._unreported) - _MOST} more partitions"] if len(self._unreported) > _MOST else []
+        said = "%s: skipped %d records (errors.log.enable = true names each): %s"
+        log.warning(said, self._flow, total, "; ".join(parts))
         self._unreported.clear()
 
 

@@ -14,19 +14,9 @@ from connect.kafka.log.topic_admin import Admin, perhaps_compacted
 from connectors.control_link.protocol import PartitionPlan
 from connectors.dataplane.batches import fetched_batches
 from connectors.flow_progress import PartitionView, is_stopped
+from connectors.formats import types
 from connectors.formats.gap import Gap
 from connectors.formats.position import Position
-from connectors.formats.types import (
-    DEFAULT_MAX_MESSAGE_BYTES,
-    ONE_WAY,
-    RUNNING,
-    STOPPED,
-    ProducerIdAndEpoch,
-    ResumeProof,
-    Run,
-    TopicPartition,
-    Ways,
-)
 from connectors.source.positions.stored_positions import CommitScope, MissingRights, PassedGap, Start
 
 #: No slice copies it yet.
@@ -47,12 +37,12 @@ class PartitionPair:
     the target's cleanup policy includes ``compact``.
     """
 
-    source: TopicPartition
+    source: types.TopicPartition
     source_topic_id: UUID | None
-    target: TopicPartition
+    target: types.TopicPartition
     target_topic_id: UUID | None
-    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
-    ways: Ways = ONE_WAY
+    max_message_bytes: int = types.DEFAULT_MAX_MESSAGE_BYTES
+    ways: types.Ways = types.ONE_WAY
     is_countable: bool = True
     is_target_compacted: bool = False
 
@@ -64,8 +54,8 @@ class PartitionPair:
         *,
         pipelined: bool,
         next_sequence: int = 0,
-        proof: ResumeProof | None = None,
-        producer: ProducerIdAndEpoch | None = None,
+        proof: types.ResumeProof | None = None,
+        producer: types.ProducerIdAndEpoch | None = None,
     ) -> PartitionPlan:
         """Return a plan of this pair; the arguments are the plan's fields."""
         return PartitionPlan(
@@ -96,7 +86,7 @@ class Entry:
 
     pair: PartitionPair
     position: Position | None = None
-    runs: list[Run] = field(default_factory=list)
+    runs: list[types.Run] = field(default_factory=list)
     is_dirty: bool = False
     #: the target's end when an unfenced predecessor's batches were counted, until our first batch is acknowledged
     unfenced_end: int | None = None
@@ -173,8 +163,7 @@ class Entry:
 
     @property
     def is_copied(self) -> bool:
-        """Whether a slice copies it."""
-        return self.state == RUNNING
+        return self.state == types.RUNNING
 
     @property
     def is_leaving(self) -> bool:
@@ -204,7 +193,7 @@ class Entry:
         self.reason = reason
         self.become(WAITING)
 
-    def stop(self, reason: str, state: str = STOPPED, gap: Gap | None = None) -> None:
+    def stop(self, reason: str, state: str = types.STOPPED, gap: Gap | None = None) -> None:
         """Stop; with a ``gap`` the state is the gap's, instead of ``state``."""
         self.reason, self.gap = reason, gap
         self.become(gap.state if gap else state)
@@ -246,7 +235,7 @@ def plan_of(entry: Entry, pipelined: bool) -> PartitionPlan:
         position.target_end,
         pipelined=pipelined,
         next_sequence=position.next_sequence,
-        producer=ProducerIdAndEpoch(position.producer_id, position.producer_epoch),
+        producer=types.ProducerIdAndEpoch(position.producer_id, position.producer_epoch),
     )
 
 
@@ -259,7 +248,7 @@ def start_of(entry: Entry, *, has_ended: bool) -> Start:
     return Start(position, position.next_source_offset - 1, False)
 
 
-def position_of(plan: PartitionPlan, transactional_id: str, producer: ProducerIdAndEpoch) -> Position:
+def position_of(plan: PartitionPlan, transactional_id: str, producer: types.ProducerIdAndEpoch) -> Position:
     """Return the position that a plan starts at, as it is stored."""
     return Position(
         source_topic=plan.source.topic,
@@ -303,7 +292,7 @@ class Pairing:
         remote_topic: Callable[[str], str],
         clusters: tuple[Cluster, Cluster],
         admin: Admin,
-        ways: Callable[[str], Ways] = lambda _: ONE_WAY,
+        ways: Callable[[str], types.Ways] = lambda _: types.ONE_WAY,
         *,
         is_countable: bool = True,
     ) -> None:
@@ -314,7 +303,7 @@ class Pairing:
         self._admin = admin
         self._ways = ways
 
-    async def pairs(self, partitions: Sequence[TopicPartition]) -> list[PartitionPair]:
+    async def pairs(self, partitions: Sequence[types.TopicPartition]) -> list[PartitionPair]:
         """Return the pairs of the partitions that both clusters know now. Raises RetriableError without an answer."""
         if not partitions:
             return []
@@ -330,7 +319,10 @@ class Pairing:
             name = names[partition.topic]
             here, there = source.get(partition.topic), target.get(name)
             if here and there and partition.partition in here.partitions and partition.partition in there.partitions:
-                remote, largest = TopicPartition(name, partition.partition), sizes.get(name, DEFAULT_MAX_MESSAGE_BYTES)
+                remote, largest = (
+                    types.TopicPartition(name, partition.partition),
+                    sizes.get(name, types.DEFAULT_MAX_MESSAGE_BYTES),
+                )
                 ways, is_countable = self._ways(partition.topic), partition.topic not in maybe_compacted
                 kinds = is_countable, name in compacted
                 found.append(PartitionPair(partition, here.topic_id, remote, there.topic_id, largest, ways, *kinds))

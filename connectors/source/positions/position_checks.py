@@ -220,7 +220,7 @@ async def refuse_deleted_topics(
 def refuse_topic(side: str, entry: Entry, start: Start, topic: TopicMetadata | None) -> None:
     """Stop an entry whose topic on this ``side`` was deleted, or is not the topic of its position. An entry without a
     position loses nothing, and waits for its topic."""
-    position = None if start.moved else start.position
+    position = start.unmoved_position
     if position is not None and (verdict := judge(side, entry, position, topic)) is not None:
         entry.position = entry.position or position  # to recognise its topic when it is back
         _stop(entry, verdict)
@@ -289,9 +289,7 @@ async def _refuse_grown_targets(
                 entry, position = left.popleft()
                 end = await _end_of_another_log(target, metadata, entry.pair.target, position)
                 if end is not None:
-                    pair, before, why = entry.pair, position.target_end, "the record before that end is another one"
-                    copied_to = position.next_source_offset
-                    _stop(entry, log_divergence.target_truncated(pair.target, before, end, pair.source, copied_to, why))
+                    _stop_truncated(entry, position, end, "the record before that end is another one")
         except BaseException:
             left.clear()
             raise
@@ -326,12 +324,13 @@ async def _end_of_another_log(
 
 def refuse_truncated(entry: Entry, position: Position, end: int) -> None:
     """Stop an entry whose target's high watermark ``end`` is below its position; a scan finds those grown again."""
-    pair, target_end = entry.pair, position.target_end
-    if end < target_end:
-        why, next_source_offset = "its end is lower", position.next_source_offset
-        _stop(
-            entry, log_divergence.target_truncated(pair.target, target_end, end, pair.source, next_source_offset, why)
-        )
+    if end < position.target_end:
+        _stop_truncated(entry, position, end, "its end is lower")
+
+
+def _stop_truncated(entry: Entry, position: Position, end: int, why: str) -> None:
+    pair, before, copied_to = entry.pair, position.target_end, position.next_source_offset
+    _stop(entry, log_divergence.target_truncated(pair.target, before, end, pair.source, copied_to, why))
 
 
 def _stop(entry: Entry, verdict: log_divergence.Verdict) -> None:
@@ -340,7 +339,5 @@ def _stop(entry: Entry, verdict: log_divergence.Verdict) -> None:
 
 def _of_target(entry: Entry, start: Start) -> Position | None:
     """Return the stored position, if it belongs to the entry's target."""
-    position = start.position
-    if position is None or start.moved:
-        return None
-    return position if position.target == entry.pair.target else None
+    position = start.unmoved_position
+    return position if position is not None and position.target == entry.pair.target else None

@@ -52,22 +52,7 @@ from connectors.formats.position import (
 from connectors.formats.types import TopicPartition
 from connectors.internal_topics import correct_settings
 from connectors.offset_map.runs_and_chunks import ChunkKey, MapPair, MapRun, MapWriter, encode_chunk_key
-from connectors.source.positions.stored_positions import (
-    WRITTEN_PLAINLY,
-    Commit,
-    CommitScope,
-    MissingRights,
-    PassedGap,
-    PositionsTaken,
-    Predecessors,
-    ReadTo,
-    Start,
-    StoredRecords,
-    Unowned,
-    fold_chunk,
-    read_offsets,
-    start_of,
-)
+from connectors.source.positions import stored_positions
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +88,7 @@ class MirrorPositionStore:
         cluster: Cluster,
         admin: Admin,
         settings: StoreSettings,
-        missing_rights: MissingRights | None = None,
+        missing_rights: stored_positions.MissingRights | None = None,
         shared: SharedTransactions | None = None,
     ) -> None:
         """``shared``: writes into the records' own transactions, under exactly-once; else the store has its own."""
@@ -111,23 +96,23 @@ class MirrorPositionStore:
         self._admin = admin
         self._settings = settings
         self._read_topics = settings.read_topics or (settings.offsets_topic,)
-        self._missing_rights = missing_rights or MissingRights()
+        self._missing_rights = missing_rights or stored_positions.MissingRights()
         self._shared = shared
         self._own = TransactionalWriter(cluster, settings.transactional_id)
         self._writer = shared or self._own
         self._plain: PlainWriter | None = None  # once the transactional id was refused
-        self._predecessors = Predecessors(
+        self._predecessors = stored_positions.Predecessors(
             cluster, settings.transactional_id, self._missing_rights, is_atomic=shared is not None
         )
-        self._unowned = Unowned(cluster, settings.map_topic, settings.connector)
+        self._unowned = stored_positions.Unowned(cluster, settings.map_topic, settings.connector)
         self._progress = PlainWriter(cluster)
         self._full: dict[TopicPartition, Position] = {}  # the last full positions that were written here
-        self._stored = StoredRecords()
+        self._stored = stored_positions.StoredRecords()
         self._maps: dict[MapPair, MapWriter] = {}
         self._committed: set[MapPair] = set()
         self._obsolete: list[ChunkKey] = []  # chunks of topics that were recreated since
 
-    async def load(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Start]:
+    async def load(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, stored_positions.Start]:
         settings = self._settings
         wanted = set(partitions)
         for topic in (settings.offsets_topic, settings.map_topic):
@@ -145,7 +130,7 @@ class MirrorPositionStore:
         self._obsolete = []
         return starts
 
-    async def load_more(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Start]:
+    async def load_more(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, stored_positions.Start]:
         wanted = set(partitions)
         read, starts = await self._read(wanted)
         # Forget what was known of these partitions, because other tasks have written since.
@@ -159,12 +144,12 @@ class MirrorPositionStore:
 
     async def _read(
         self, wanted: set[TopicPartition], torn: Collection[bytes] = ()
-    ) -> tuple[StoredRecords, dict[TopicPartition, Start]]:
+    ) -> tuple[stored_positions.StoredRecords, dict[TopicPartition, stored_positions.Start]]:
         """Read both topics. Another task may store a partition between the two reads, so Java's record counts as
         altered only if a second read finds it with the same position."""
         before: dict[TopicPartition, tuple[Position, int | None]] = {}
         while True:
-            offsets, plain = await read_offsets(self._cluster, *self._read_topics)
+            offsets, plain = await stored_positions.read_offsets(self._cluster, *self._read_topics)
             read = await self._read_map(wanted)
             ours = plain.union(torn)
             starts = {one: self._start(one, read.positions.get(one), offsets, ours) async for one in in_turns(wanted)}
@@ -178,7 +163,9 @@ class MirrorPositionStore:
                 return read, starts
             before = moved
 
-    async def fence_predecessors(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
+    async def fence_predecessors(
+        self, starts: Mapping[TopicPartition, stored_positions.Start]
+    ) -> Mapping[TopicPartition, stored_positions.Start]:
         return await self._predecessors.fence_predecessors(starts, self.load_more, self._claim)
 
     async def _claim(self, writer: TransactionalWriter, sources: Collection[TopicPartition]) -> None:
@@ -187,30 +174,31 @@ class MirrorPositionStore:
         for source in sources:
             stored = self._stored.positions[source]
             headers = (claimant, *([encode_run_header(stored.last_run)] if stored.last_run else []))
-            key = self._position_key(stored.full)
-            by = map_partition_key(*source)
-            full = encode_position_key(key), encode_position(stored.full)
-            records.append(OutRecord(self._settings.map_topic, *full, by, headers))
+            records.append(self._record(source, self._key(source), encode_position(stored.full), headers))
             if stored.position != stored.full:
-                progress = encode_position_key(key, KeyKind.PROGRESS), encode_progress(stored.position, stored.last_run)
-                records.append(OutRecord(self._settings.map_topic, *progress, by))
+                progress = encode_progress(stored.position, stored.last_run)
+                records.append(self._record(source, self._key(source, KeyKind.PROGRESS), progress))
         await writer.write(records)
 
-    async def commit(self, commits: Sequence[Commit]) -> None:
+    async def commit(self, commits: Sequence[stored_positions.Commit]) -> None:
         maps: dict[MapPair, MapWriter] = {}
         incomplete: set[MapPair] = set()
         full: list[Position] = []
         following: list[Position] = []
         async for commit in in_turns(commits):
             pair = self._put_into_maps(commit, maps)
-            if commit.scope < CommitScope.ALL:
+            if commit.scope < stored_positions.CommitScope.ALL:
                 incomplete.add(pair)
-            (full if self._is_full(commit) else following).append(commit.position)
+            known = self._full.get(commit.position.source)
+            is_small = commit.scope <= stored_positions.CommitScope.PROGRESS
+            can_be_small = is_small and known is not None and can_follow(commit.position, known)
+            (following if can_be_small else full).append(commit.position)
         complete = maps.keys() - incomplete
         records: list[OutRecord] = []
         async for pair, writer in in_turns(maps.items()):
-            records += [self._map_record(pair, key, value) for key, value in writer.changes(complete=pair in complete)]
-        records += [self._map_record(key.pair, encode_chunk_key(key), None) for key in self._obsolete]
+            changes = writer.changes(complete=pair in complete)
+            records += [self._record(pair.source, key, value) for key, value in changes]
+        records += [self._record(key.pair.source, encode_chunk_key(key), None) for key in self._obsolete]
         records += [self._gap_record(one.position, one.passing) for one in commits if one.passing is not None]
         progress = [self._progress_record(one) async for one in in_turns(following)]
         positions: dict[TopicPartition, Position] = {}
@@ -230,7 +218,7 @@ class MirrorPositionStore:
             self._full[source] = position
             self._unowned.owned([source])
 
-    def _put_into_maps(self, commit: Commit, maps: dict[MapPair, MapWriter]) -> MapPair:
+    def _put_into_maps(self, commit: stored_positions.Commit, maps: dict[MapPair, MapWriter]) -> MapPair:
         """Update the map of a commit's pair, and add it to ``maps``; return the pair."""
         pair = MapPair.of(commit.position)
         self._outdate_predecessors(pair)
@@ -291,7 +279,7 @@ class MirrorPositionStore:
                 if self._shared is not None:
                     await self._shared.write([*mapped, *offsets])
                 elif not await self._own.write([*mapped, *offsets], check):
-                    raise PositionsTaken(self._unowned.taken)
+                    raise stored_positions.PositionsTaken(self._unowned.taken)
                 return
             except TransactionalIdRefused as error:  # the ACL was removed since
                 if self._shared is not None:
@@ -301,7 +289,7 @@ class MirrorPositionStore:
             plain = self._plain
         # In this order, because all records are acknowledged, so Java may continue at its offset at once, while a
         # position without Java's marked record would count as altered. A position is never ahead of the map.
-        await plain.write([record._replace(headers=(WRITTEN_PLAINLY,)) for record in offsets])
+        await plain.write([record._replace(headers=(stored_positions.WRITTEN_PLAINLY,)) for record in offsets])
         await plain.write(mapped)
 
     def _write_plainly(self, error: TransactionalIdRefused) -> PlainWriter:
@@ -309,15 +297,15 @@ class MirrorPositionStore:
         self._plain = PlainWriter(self._cluster)
         return self._plain
 
-    async def _read_map(self, wanted: set[TopicPartition]) -> StoredRecords:
-        stored = StoredRecords()
+    async def _read_map(self, wanted: set[TopicPartition]) -> stored_positions.StoredRecords:
+        stored = stored_positions.StoredRecords()
 
         def fold(record: LogRecord) -> None:
             kind = decode_kind(record.key)
             if kind in (KeyKind.POSITION, KeyKind.PROGRESS):
                 self._fold_position(stored, wanted, kind, record)
             elif kind is KeyKind.CHUNK:
-                fold_chunk(stored, wanted, record)
+                stored_positions.fold_chunk(stored, wanted, record)
 
         settings = self._settings
         partitions = await partition_count(self._cluster, settings.map_topic)
@@ -330,11 +318,11 @@ class MirrorPositionStore:
             read_committed=True,
             only_last=True,
         )
-        stored.read_to = {one: ReadTo(index, ends.get(index, 0)) for one, index in places.items()}
+        stored.read_to = {one: stored_positions.ReadTo(index, ends.get(index, 0)) for one, index in places.items()}
         return stored
 
     def _fold_position(
-        self, stored: StoredRecords, wanted: set[TopicPartition], kind: KeyKind, record: LogRecord
+        self, stored: stored_positions.StoredRecords, wanted: set[TopicPartition], kind: KeyKind, record: LogRecord
     ) -> None:
         assert record.key is not None
         key = decode_position_key(record.key)
@@ -352,10 +340,10 @@ class MirrorPositionStore:
         position: StoredPosition | None,
         offsets: status_and_offset_topics.SourceOffsets,
         plain: Collection[bytes],
-    ) -> Start:
+    ) -> stored_positions.Start:
         settings = self._settings
         committed = offsets.mirrored_offset(settings.connector, settings.source_alias, *partition)
-        return start_of(position, committed, plainly=self._java_key(*partition) in plain)
+        return stored_positions.start_of(position, committed, plainly=self._java_key(*partition) in plain)
 
     def _java_key(self, topic: str, partition: int) -> bytes:
         return status_and_offset_topics.mirror_key(
@@ -371,11 +359,6 @@ class MirrorPositionStore:
         # would return an older offset from there.
         return [OutRecord(topic, key, None) for topic in self._read_topics]
 
-    def _is_full(self, commit: Commit) -> bool:
-        position = commit.position
-        full = self._full.get(position.source)
-        return commit.scope > CommitScope.PROGRESS or full is None or not can_follow(position, full)
-
     def _left_pair(self, pair: MapPair) -> MapPair | None:
         """Return the pair that a source partition was copied to until now, if it is another one, whose map stays."""
         stored = self._stored.positions.get(pair.source)
@@ -385,32 +368,25 @@ class MirrorPositionStore:
 
     def _position_record(self, position: Position, *, is_complete: bool) -> OutRecord:
         last_run = None if is_complete else self._map_of(MapPair.of(position)).last_run
-        return OutRecord(
-            self._settings.map_topic,
-            encode_position_key(self._position_key(position)),
-            encode_position(position),
-            map_partition_key(*position.source),
-            (encode_run_header(last_run),) if last_run else (),
-        )
+        headers = (encode_run_header(last_run),) if last_run else ()
+        return self._record(position.source, self._key(position.source), encode_position(position), headers)
 
     def _progress_record(self, position: Position) -> OutRecord:
-        return OutRecord(
-            self._settings.map_topic,
-            encode_position_key(self._position_key(position), KeyKind.PROGRESS),
-            encode_progress(position, self._map_of(MapPair.of(position)).last_run),
-            map_partition_key(*position.source),
-        )
+        value = encode_progress(position, self._map_of(MapPair.of(position)).last_run)
+        return self._record(position.source, self._key(position.source, KeyKind.PROGRESS), value)
 
-    def _position_key(self, position: Position) -> PositionKey:
-        return PositionKey(self._settings.connector, *position.source)
+    def _key(self, source: TopicPartition, kind: KeyKind = KeyKind.POSITION) -> bytes:
+        return encode_position_key(PositionKey(self._settings.connector, *source), kind)
 
-    def _gap_record(self, position: Position, passing: PassedGap) -> OutRecord:
+    def _gap_record(self, position: Position, passing: stored_positions.PassedGap) -> OutRecord:
         found = passing.found_ms, passing.gap
         record = GapRecord(self._settings.connector, *position.source, *found, position.target_topic)
-        return OutRecord(self._settings.map_topic, *encode_gap(record), map_partition_key(*position.source))
+        return self._record(position.source, *encode_gap(record))
 
-    def _map_record(self, pair: MapPair, key: bytes, value: bytes | None) -> OutRecord:
-        return OutRecord(self._settings.map_topic, key, value, map_partition_key(*pair.source))
+    def _record(
+        self, source: TopicPartition, key: bytes, value: bytes | None, headers: tuple[tuple[str, bytes], ...] = ()
+    ) -> OutRecord:
+        return OutRecord(self._settings.map_topic, key, value, map_partition_key(*source), headers)
 
     def _outdate_predecessors(self, pair: MapPair) -> None:
         """Mark the chunks of recreated topics that ``pair`` replaces for deletion."""

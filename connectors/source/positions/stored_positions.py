@@ -85,6 +85,10 @@ class Start:
     decided: bool = False
     claimant: str = ""
 
+    @property
+    def unmoved_position(self) -> Position | None:
+        return None if self.moved else self.position
+
 
 def is_unowned(start: Start) -> bool:
     """Return whether no task owns the partition of ``start``."""

@@ -24,14 +24,9 @@ from connect.kafka.log.transactions import (
 from connectors.control_link.protocol import PartitionPlan
 from connectors.formats.position import Position
 from connectors.formats.types import QUARANTINED, ProducerIdAndEpoch, ResumeProof, TopicPartition
+from connectors.source.positions import position_checks
 from connectors.source.positions.gap_policy import GapPasser
 from connectors.source.positions.partition_pairs import Clusters, Entry
-from connectors.source.positions.position_checks import (
-    let_wait,
-    refuse_deleted_topics,
-    refuse_truncated_targets,
-    unavailable,
-)
 from connectors.source.positions.stored_positions import Start
 from connectors.topic_sync.partition_assignment import Begin, first_offsets, warn_of_members, warn_of_skipped_backlog
 
@@ -95,13 +90,13 @@ async def take_over(
     records' transactions, under exactly-once. ``may_all_wait``: whether all entries may wait, because others will join.
     """
     known = {entry.pair.source: starts[entry.pair.source] for entry in entries}
-    written = await refuse_deleted_topics(clusters.source, clusters.target, entries, known)
+    written = await position_checks.refuse_deleted_topics(clusters.source, clusters.target, entries, known)
     if passer is not None:
         passer.resume_past_gap(entries)
         known |= await passer.begin(clusters.source, entries, known)
     going = [entry for entry in entries if not entry.is_stopped]
-    away = await unavailable(clusters.source, clusters.target, going, known)
-    entries = let_wait(going, away, may_be_all=may_all_wait)
+    away = await position_checks.unavailable(clusters.source, clusters.target, going, known)
+    entries = position_checks.let_wait(going, away, may_be_all=may_all_wait)
     # Without writers that ended cleanly, of any task, because they have nothing in flight to fence.
     unclean = {
         entry.pair.source: position
@@ -110,7 +105,7 @@ async def take_over(
         and not position.is_handed_over
         and position.target_topic in written
     }
-    await refuse_truncated_targets(clusters.target, entries, known)
+    await position_checks.refuse_truncated_targets(clusters.target, entries, known)
     if passer is not None:
         known |= passer.rewind(entries, known)
     entries = [entry for entry in entries if not entry.is_stopped]
@@ -133,8 +128,8 @@ async def take_over(
 
 def _needs_proof(entry: Entry, start: Start) -> bool:
     """Return whether an unclean writer may have written more to the entry's target than the position says."""
-    position = start.position
-    if position is None or position.is_handed_over or position.is_atomic or start.moved:
+    position = start.unmoved_position
+    if position is None or position.is_handed_over or position.is_atomic:
         return False
     # Under another replication policy or separator the target is another topic, which has nothing of that writer.
     return position.target == entry.pair.target
@@ -255,8 +250,7 @@ async def _plans_afresh(
     unknown = [
         entry.pair.source
         for entry in entries
-        if known[entry.pair.source].committed_source_offset is None
-        and (known[entry.pair.source].position is None or known[entry.pair.source].moved)
+        if (start := known[entry.pair.source]).committed_source_offset is None and start.unmoved_position is None
     ]
     resets = await first_offsets(clusters.source, unknown, first)
     if unknown and first.group:
@@ -264,25 +258,19 @@ async def _plans_afresh(
     elif first.reset_to == LATEST:
         await warn_of_skipped_backlog(clusters.source, resets)
     ends = await list_offsets(clusters.target, [entry.pair.target for entry in entries], LATEST)
+    altered = "%s continues after source offset %s, because the stored offset was altered"
     plans = []
     async for entry in in_turns(entries):
         pair, start = entry.pair, known[entry.pair.source]
-        committed = start.committed_source_offset
-        position = None if start.moved else start.position
-        if position is not None and position.target == pair.target and ends[pair.target] < position.target_end:
+        committed, end = start.committed_source_offset, ends[pair.target]
+        position = start.unmoved_position
+        if position is not None and position.target == pair.target and end < position.target_end:
             raise RetriableError(f"target {pair.target} was truncated while it was taken over")
         if start.moved and not start.decided:
-            log.info(
-                "%s continues after source offset %s, because the stored offset was altered", pair.source, committed
-            )
-        plans.append(
-            pair.plan(
-                begin_at(position, committed, resets.get(pair.source)),
-                position.source_leader_epoch if position else -1,
-                ends[pair.target],
-                pipelined=pair.target in fenced,
-            )
-        )
+            log.info(altered, pair.source, committed)
+        begin = begin_at(position, committed, resets.get(pair.source))
+        epoch = -1 if position is None else position.source_leader_epoch
+        plans.append(pair.plan(begin, epoch, end, pipelined=pair.target in fenced))
     return plans
 
 

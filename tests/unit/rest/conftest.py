@@ -9,8 +9,9 @@ import pytest
 import pytest_asyncio
 
 from connect.core.config.rest_settings import RestListener
+from rest.request_handling import Limits
 from rest.rest_config import RestSettings
-from rest.server import Limits, RestServer
+from rest.server import RestServer
 from tests.kit.rest_herder import DictHerder
 
 ANYWHERE = RestListener("http", "127.0.0.1", 0)

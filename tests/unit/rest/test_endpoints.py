@@ -9,8 +9,9 @@ import pytest
 from connect.core.herder_api import LoggerLevel, NotFound, NotLeader, RebalanceExpected, SourceOffset, Unhealthy
 from connect.core.model import RestartRequest, TargetState, TaskId
 from connect.kafka.concurrency import Scope
+from rest.request_handling import Limits
 from rest.rest_config import RestSettings
-from rest.server import Limits, RestServer
+from rest.server import RestServer
 from tests.kit.members import until
 from tests.kit.raw_http import ask
 from tests.kit.rest_herder import DictHerder

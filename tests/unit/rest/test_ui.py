@@ -13,8 +13,7 @@ import pytest_asyncio
 
 from connect.core.herder_api import NotFound
 from connect.kafka.concurrency import until
-from rest.asgi_entry import Flows
-from rest.rest_config import RestSettings
+from rest.rest_config import Flows, RestSettings
 from rest.server import RestServer
 from rest.ui.snapshots import LiveFeed
 from tests.kit.rest_herder import DictHerder

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from connect.core import config_topic
 from connect.core.config_topic import (
-    Change,
+    ConfigChange,
     ConfigLog,
     ConnectorChanged,
     ConnectorRemoved,
@@ -31,7 +31,7 @@ STARTED, PAUSED, STOPPED = TargetState.STARTED, TargetState.PAUSED, TargetState.
 KEY = SessionKey(b"\x00\x01\x02" * 10, "HmacSHA256", 1_700_000_000_000)
 
 
-def fold(log: ConfigLog, *records: Record) -> list[Change]:
+def fold(log: ConfigLog, *records: Record) -> list[ConfigChange]:
     return [change for key, value in records for change in log.apply(log.offset if log.offset >= 0 else 0, key, value)]
 
 
@@ -213,7 +213,7 @@ def test_configs_of_many_tasks_share_their_texts() -> None:
         (("connector-c", b'{"properties":{"a":null,"b":"1"}}'), [ConnectorChanged("c")]),
     ],
 )
-def test_what_single_records_change(record: Record, changes: list[Change]) -> None:
+def test_what_single_records_change(record: Record, changes: list[ConfigChange]) -> None:
     log = ConfigLog()
     assert fold(log, record) == changes
     assert log.session_key == (KEY if record[0] == "session-key" else None)

@@ -157,16 +157,30 @@ def test_batches_of_a_region_are_merged_as_if_each_were_given_by_itself() -> Non
     assert merge([region(*batches)], 0, 5, 6, 7) == merge(batches, 0, 5, 6, 7)
 
 
-@given(st.integers(0, 10_000), st.binary(min_size=1, max_size=6), st.integers(1, 30))
+@pytest.mark.parametrize("codec", [0, 3, 4])
+@pytest.mark.parametrize("last_delta", [1, 3, 2**31 - 1])
+def test_a_batch_with_another_number_of_records_than_its_header_says_is_not_merged(codec: int, last_delta: int) -> None:
+    right = records.build([records.Record(index, _NOW_MS, None, b"v" * 9, []) for index in range(3)], codec, 1, 1, 1)
+    wrong = bytearray(right)
+    struct.pack_into(">i", wrong, 23, last_delta)
+    for parts in ([right, wrong], [wrong, right], [wrong]):
+        with pytest.raises(Unmergeable, match=r"match|exceed|IndexError"):
+            merge(parts, codec, 5, 6, 7)
+
+
+@given(st.integers(0, 10_000), st.binary(min_size=1, max_size=6), st.integers(1, 30), st.sampled_from([0, 4]))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_records_that_lie_about_themselves_are_merged_into_nothing_else(at: int, noise: bytes, count: int) -> None:
+def test_records_that_lie_about_themselves_are_merged_into_nothing_else(
+    at: int, noise: bytes, count: int, codec: int
+) -> None:
     """Either they are refused, or what comes out holds as many records as were counted, within its own bounds."""
-    built = bytearray(b"".join(one_at(offset) for offset in range(count)))
+    one = records.build([records.Record(0, _NOW_MS, None, b"value", [])], codec, 1, 1, 1)
+    built = bytearray(one * count)
     at %= len(built)
     built[at : at + len(noise)] = noise
-    built = built[: count * len(one_at(0))]
+    built = built[: count * len(one)]
     try:
-        merged = merge([memoryview(built)], 0, 5, 6, 7)
+        merged = merge([memoryview(built)], wire.read_header(built).codec, 5, 6, 7)
     except Unmergeable:
         return
     header = wire.read_header(merged)

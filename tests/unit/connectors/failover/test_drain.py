@@ -15,6 +15,7 @@ from typing import Any, cast
 import pytest
 
 from connect.core.errors import PermanentError, RetriableError
+from connect.kafka import authorization
 from connect.kafka.authorization import AclBinding
 from connect.kafka.cluster import PartitionMetadata, TopicMetadata
 from connect.kafka.log import topic_admin
@@ -282,7 +283,7 @@ async def test_a_topic_that_is_open_for_want_of_rules_is_not_closed_by_the_first
         return [one for one in rules if wanted.permission in (None, one.permission)]
 
     put(monkeypatch, drain, is_perhaps_true=opens)
-    monkeypatch.setattr(drain, "describe_acls", describe_acls)
+    monkeypatch.setattr(authorization, "describe_acls", describe_acls)
     source: Any = SimpleNamespace(name="us")
     found = await drain.first_rules(source, TOPICS)
     said, other = (found.doubt, found.why_not) if opens is None else (found.why_not, found.doubt)

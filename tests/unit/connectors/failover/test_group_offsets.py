@@ -16,7 +16,7 @@ from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.committed_offsets import CLASSIC, SHARE, STREAMS, Committed, GroupListing
 from connect.kafka.log.offsets import EARLIEST, LATEST, READ_COMMITTED
-from connectors.failover import collect_snapshot, failback_and_undo, group_offsets, offset_lookup
+from connectors.failover import collect_snapshot, drain, failback_and_undo, group_offsets, offset_lookup
 from connectors.failover.group_offsets import GroupsLook
 from connectors.failover.plan import FailoverOptions, is_blocking, plan
 from connectors.failover.snapshot import GroupMove, GroupRule, Groups, How, Snapshot, TargetOffset
@@ -249,10 +249,10 @@ async def test_a_failback_starts_a_flow_anew_that_its_own_rule_has_stopped(
         return call
 
     state = PartitionState("QUARANTINED", "refused", refused, 0)
-    monkeypatch.setattr(failback_and_undo, "allow_writes", does("allow"))
+    monkeypatch.setattr(drain, "allow_writes", does("allow"))
     monkeypatch.setattr(failback_and_undo, "read_states", does("look", {ORDERS: state}))
     monkeypatch.setattr(failback_and_undo, "record_settings", lambda _: None)
-    monkeypatch.setattr(failback_and_undo, "stop_flow", does("stop"))
+    monkeypatch.setattr(drain, "stop_flow", does("stop"))
     flow = SimpleNamespace(flow="eu->us", target_alias="us")
     site: Any = SimpleNamespace(flow=flow, target="us", turned=lambda: None)
     said: list[str] = []

@@ -14,6 +14,7 @@ from uuid import UUID
 import pytest
 
 from connect.core.errors import PermanentError, RetriableError
+from connect.kafka import authorization
 from connect.kafka.cluster import PartitionMetadata, TopicMetadata
 from connect.kafka.log.committed_offsets import CLASSIC, Committed, GroupListing
 from connect.kafka.log.log_ranges import merged
@@ -26,6 +27,7 @@ from connectors.failover import (
     execute,
     failback_and_undo,
     journal,
+    reverse_flow,
     unreplicated,
 )
 from connectors.failover.collect_snapshot import why_several
@@ -444,7 +446,7 @@ def let_in(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     async def allow(_: Any, topics: Any) -> None:
         found.update(topics)
 
-    monkeypatch.setattr(failback_and_undo, "allow_writes", allow)
+    monkeypatch.setattr(drain, "allow_writes", allow)
     return found
 
 
@@ -551,15 +553,15 @@ async def test_begins_of_flows_that_went_on_are_left(monkeypatch: pytest.MonkeyP
         return starts[1:]
 
     Eu(monkeypatch, [])
-    monkeypatch.setattr(failback_and_undo, "undo_starts", moved_on)
-    put(monkeypatch, failback_and_undo, why_back_runs="")
+    monkeypatch.setattr(reverse_flow, "undo_starts", moved_on)
+    put(monkeypatch, drain, why_back_runs="")
     starts = tuple(StartBefore("orders", index, None, 36) for index in range(2))
     (line,), _ = await roll_back(journal.FailoverRun("1", "us", "eu", starts=starts))
     assert line == "orders-1: eu->us has copied more since"
 
 
 async def test_a_rule_that_an_operator_has_made_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    put(monkeypatch, drain, describe_acls=drain.rules(["a"]))
+    put(monkeypatch, authorization, describe_acls=drain.rules(["a"]))
     cluster: Any = None
     assert await drain.denied_already(cluster, {"a", "b"}) == {"a"}
 

@@ -75,14 +75,10 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Site:
 
     put(monkeypatch, unreplicated, read_copied={TopicPartition("mail", 0): 39, TopicPartition("payments", 0): 500})
 
-    def remote_topic(topic: str) -> str:
-        if topic == "nameless":
-            raise PermanentError("it has no name there")
-        return topic
-
     flow = SimpleNamespace(
         flow="us->eu", name="m", enabled=True, changing_key="", source_alias="us", target_alias="eu",
-        offsets_topic="offsets", map_topic="map", policy=DefaultReplicationPolicy(), remote_topic=remote_topic,
+        offsets_topic="offsets", map_topic="map", policy=DefaultReplicationPolicy(), remote_topic=str,
+        names=SimpleNamespace(find=lambda topic: None if topic == "nameless" else topic),
         should_mirror=lambda topic: topic != "others",
     )  # fmt: skip
     back = SimpleNamespace(flow="eu->us", name="m", map_topic="map", remote_topic=str, should_mirror=lambda _: True)

@@ -101,6 +101,26 @@ def test_one_blocked_group_of_200_keeps_no_other(rule: GroupRule) -> None:
     assert notes == ({} if found.blocked else {"g007": ("has a reason",)})
 
 
+def test_thousands_of_groups_are_planned_by_looking_at_each_move_once() -> None:
+    compared = 0
+
+    class Name(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+    names = [Name(f"g{number}") for number in range(300)]
+    moves = tuple(replace(MOVE, group=Name(name)) for name in names)
+    findings = tuple(GroupFinding(Name(name), GroupRule.USED_AT_TARGET, "has members") for name in names)
+    found = plan(snapshot(groups=Groups(tuple(names), moves, findings)), FailoverOptions())
+    assert len(found.blocked) == 300
+    assert compared < 20 * 300
+
+
 def test_a_partition_that_is_not_copied_blocks_its_readers_alone() -> None:
     other = replace(MOVE, group="others", source=("mail", 0), target=("us.mail", 0))
     groups = Groups(("others", "readers"), (MOVE, other))

@@ -116,9 +116,9 @@ async def test_it_is_asked_where_nothing_of_ours_is_stored_too(monkeypatch: pyte
         assert not ours
         return ["they would come back"]
 
-    for module in (reverse_flow, failback_and_undo):
-        put(monkeypatch, module, read_positions={})
-        monkeypatch.setattr(module, "comes_back", why)
+    put(monkeypatch, reverse_flow, read_positions={})
+    put(monkeypatch, failback_and_undo, read_positions={})
+    monkeypatch.setattr(reverse_flow, "comes_back", why)
     flows: Any = SimpleNamespace(map_topic="map", name=_NAME, offsets_topic="offsets", source_alias="us")
     site: Any = SimpleNamespace(flow=flows, back=flows, source=None, target=None)
     site.turned = lambda: site

@@ -18,7 +18,6 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.group_member import Membership
 from connect.kafka.group_protocol import CONSUMER, GroupSettings
 from connectors.mirror_maker_1 import consumer_group, process
-from connectors.mirror_maker_1 import process as stream_module
 from connectors.mirror_maker_1.config import MirrorConsumerSettings, Options, mirror_settings
 from connectors.mirror_maker_1.process import MirrorMaker1, Stream, reached
 from connectors.mirror_maker_1.process_context import ProcessContext
@@ -172,7 +171,7 @@ async def test_a_long_clean_end_is_waited_for_within_the_rebalance_time_out(monk
             self.stopping.set()
 
     stream = a_stream(Brokers())
-    monkeypatch.setattr(stream_module, "Copying", lambda *_: LongDrain(stopping=asyncio.Event()))
+    monkeypatch.setattr(process, "Copying", lambda *_: LongDrain(stopping=asyncio.Event()))
     monkeypatch.setattr(stream, "_look_for_changes", asyncio.Event().wait)
     stream.rebalance_begun()
     given = consumer_group.encode_assignment([])
@@ -240,7 +239,7 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
     monkeypatch.setattr(process, "LinkServer", Nothing)
     monkeypatch.setattr(process, "Admin", Nothing)
     monkeypatch.setattr(MirrorMaker1, "_clusters", clusters)
-    monkeypatch.setattr(MirrorMaker1, "_stream", lambda self, source, *_: made.made(source))
+    monkeypatch.setattr(process, "Stream", lambda context: made.made(context.source))
     return made
 
 

@@ -54,7 +54,7 @@ class FakeReader(LogReader):
     async def next(self) -> LogBatch | None:
         return next(self._made, None)
 
-    async def close(self) -> None: ...
+    async def aclose(self) -> None: ...
 
 
 def batch_of(some: Log, codec: int) -> LogBatch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import AsyncMock, MagicMock
@@ -167,7 +168,8 @@ async def test_a_map_that_is_rewritten_meanwhile_is_followed() -> None:
     pair: Any = "pair"
     scope = PartitionScope(ONE, ONE, pair, cast(Any, None), 0, 7, 120, 115, 100, (False, False), (False, False))
     scope.map_begin = (0, 7)
-    assert await scope._copies(reader, 115) == ((7, run.downstream_end),)
+    copies = partial(scope._copies, reader, 115)
+    assert await planning._while_rewritten(reader, copies) == ((7, run.downstream_end),)
     reader.follow.assert_awaited_once()
     # What is before the map may be copies too; what is behind it is known.
     scope.target_begin, reader.runs = 3, AsyncMock(return_value=[run, MapRun(20, 30, 5)])

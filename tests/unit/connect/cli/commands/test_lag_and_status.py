@@ -152,7 +152,7 @@ def test_a_sparkline_goes_from_zero_and_shows_what_is_unknown() -> None:
 
 def test_a_page_needs_a_terminal(tmp_path: Any) -> None:
     with pytest.raises(ConfigError, match="--watch needs a terminal"):
-        run_status(tmp_path / "mm2.properties", rest=(), as_json=False, watch=True)
+        run_status(tmp_path / "mm2.properties", rest=(), as_json=False, every_s=2.0)
 
 
 def test_a_page_says_that_a_worker_does_not_answer_and_ctrl_c_ends_it() -> None:
@@ -186,4 +186,4 @@ def test_a_page_needs_a_terminal_that_can_be_drawn_on(tmp_path: Any, monkeypatch
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")
     with pytest.raises(ConfigError, match="Set TERM"):
-        run_status(tmp_path / "mm2.properties", rest=(), as_json=False, watch=True)
+        run_status(tmp_path / "mm2.properties", rest=(), as_json=False, every_s=2.0)

@@ -56,7 +56,7 @@ def test_another_cluster_than_those_of_the_file_is_refused(tmp_path: Path) -> No
     file.write_text(TWO_WAYS)
     question = OffsetsQuestion(file, "ap", None, None, ("billing",), None, frozenset(), with_brokers=False)
     with pytest.raises(ConfigError, match="--cluster: ap is not a cluster of the file, which has us, eu"):
-        run_offsets(question, as_json=False, watch=False, every_s=1.0)
+        run_offsets(question, as_json=False, every_s=None)
 
 
 def test_a_topic_that_is_not_read_is_named() -> None:
@@ -80,7 +80,7 @@ def test_an_option_without_effect_is_refused(tmp_path: Path, named: dict[str, An
     file.write_text(TWO_WAYS)
     question = OffsetsQuestion(file, "us", None, None, ("billing",), None, frozenset(), with_brokers=False)
     with pytest.raises(ConfigError, match=option):
-        run_offsets(replace(question, **named), as_json=False, watch=False, every_s=1.0)
+        run_offsets(replace(question, **named), as_json=False, every_s=None)
 
 
 @pytest.mark.parametrize("question", [MapQuery("orders", is_reverse=True), MapQuery(offset=5)])
@@ -117,4 +117,4 @@ def test_a_clients_file_may_hold_references(tmp_path: Path, monkeypatch: pytest.
     file.write_text("config.providers=env\nconfig.providers.env.class=env\nsecurity.protocol=${env:PROTOCOL}\n")
     question = OffsetsQuestion(None, None, "localhost:1", file, ("g",), None, frozenset(), with_brokers=False)
     with pytest.raises(ConfigError, match=r"security.protocol is 'CARRIER_PIGEON'"):
-        run_offsets(question, as_json=True, watch=False, every_s=1.0)
+        run_offsets(question, as_json=True, every_s=None)

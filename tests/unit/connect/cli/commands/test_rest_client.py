@@ -107,6 +107,12 @@ def test_who_answers_nothing_of_use_is_told_of(monkeypatch: pytest.MonkeyPatch, 
         find_control(closing, URLS, "us", "eu", "Source")
 
 
+def test_a_worker_that_is_lost_while_it_is_asked_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, {f"{URLS[0]}/us/eu": WorkerRefused("no such flow", 404)})
+    with ExitStack() as closing, pytest.raises(WorkerUnreachable, match="nobody answers"):
+        find_control(closing, URLS[:1], "us", "eu", "Source")
+
+
 def test_a_proxy_does_not_get_the_password_of_a_local_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """The proxy of the environment listens; the worker's port is closed."""
     monkeypatch.delenv("NO_PROXY", raising=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -13,7 +14,7 @@ from connect.kafka.threads import PluginThread
 from connect.runtime.plugins.plugin_errors import SecretMask
 from connect.runtime.task.connector_offsets import ConnectorOffsets
 from connect.runtime.task.delivery_guarantees import ExactlyOnceDelivery
-from connect.runtime.task.record_delivery import OutgoingRecord, ProducerFenced, SendFailed, TaskCallbacks, TopicsInUse
+from connect.runtime.task.record_delivery import OutgoingRecord, ProducerFenced, SendFailed, TaskCallbacks
 from connect.runtime.task.source_config import Boundaries, ConnectorBoundaries, Ending, IntervalBoundaries
 from connect.runtime.task.task_control import ClaimChecks, Interrupted, TaskCounters
 from tests.kit.virtual_time import in_virtual_time
@@ -53,7 +54,7 @@ class Bench:
             self.producer,
             ConnectorOffsets("c", topic),
             TaskCallbacks(TASK, LagReports(self.log), SecretMask(), PluginThread("task")),
-            TopicsInUse(TASK, Heard(), tracked=True),
+            partial(Heard().topic_used, task=TASK),
             boundaries or Boundaries(),
             self.counters,
             ClaimChecks(
