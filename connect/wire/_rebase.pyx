@@ -4,7 +4,7 @@
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 from crc32c import crc32c as _checksum
 
@@ -20,7 +20,7 @@ cdef enum:
     PREFIX_BYTES = 21
     MORE_BYTES = 8
 
-VERSION = 4
+VERSION = 5
 
 cdef int64_t NEVER = -(2**63)
 cdef int64_t MOST_SHIFT_MS = 2**61
@@ -161,7 +161,8 @@ def rebased(regions not None, int64_t first_ms, opened=None):
     cdef Py_ssize_t at, end, size, room
     cdef int64_t latest_ms = NEVER, offset = 0, following, count = 0, total_bytes = 0
     cdef list payloads = []
-    cdef bytes body = b""
+    cdef bytes body = b"", mark = b""
+    cdef Py_ssize_t mark_bytes = 0
     cdef bytearray merged
     cdef const uint8_t[::1] view
     cdef const uint8_t* p
@@ -189,7 +190,8 @@ def rebased(regions not None, int64_t first_ms, opened=None):
             total_bytes += size
             count += <int64_t><int32_t>u32(p + 23) + 1
     if opened is not None:
-        body = opened(payloads)
+        body, mark = opened(payloads)
+        mark_bytes = PyBytes_GET_SIZE(mark)
         total_bytes = PyBytes_GET_SIZE(body)
     # A record has at least seven bytes, so a larger count is refused before memory is allocated.
     if count > total_bytes:
@@ -217,6 +219,10 @@ def rebased(regions not None, int64_t first_ms, opened=None):
             out = rebase(&records_at, behind, out, offset, following, less(i64(p + 27), first_ms))
             if out == NULL or (opened is None and records_at != behind):
                 raise ValueError("the records of a batch do not match its header")
+            if opened is not None:
+                if behind - records_at < mark_bytes or memcmp(records_at, PyBytes_AS_STRING(mark), mark_bytes):
+                    raise ValueError("the records of a batch do not match its header")
+                records_at += mark_bytes
             offset = following
     if opened is not None and records_at != behind:
         raise ValueError("the records of the batches do not match their headers")

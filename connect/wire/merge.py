@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import struct
 from collections.abc import Sequence
 from functools import partial
@@ -32,6 +33,7 @@ _CRC: Final = struct.Struct(">I")
 
 #: Limit on the decompressed records of one merge: several times what a core compresses in the time that one may take.
 MOST_OPENED_BYTES: Final = 16 * 1024 * 1024
+_MARK_BYTES: Final = 16
 
 
 class Unmergeable(ValueError):
@@ -108,14 +110,17 @@ def _merged(
     return merged
 
 
-def _opened(codec: int, payloads: Sequence[bytes]) -> bytes:
-    """Decompress the records of batches, at most :data:`MOST_OPENED_BYTES` in all. Frames may follow one another except
-    those of snappy, so one call opens all: a call for each would take longer than a few records."""
+def _opened(codec: int, payloads: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """Decompress the records of batches, at most :data:`MOST_OPENED_BYTES` in all; return them, with a mark behind each
+    batch's, and the mark. Frames may follow one another except those of snappy, so one call opens all: a call for each
+    would take longer than a few records. The mark is random, because what a producer puts behind its frame, which
+    brokers ignore, may make a decoder skip the payload of another producer."""
+    mark, room = os.urandom(_MARK_BYTES), MOST_OPENED_BYTES + _MARK_BYTES * len(payloads)
     if codec != records.SNAPPY:
-        return records.open_payload(b"".join(payloads), codec, MOST_OPENED_BYTES)
+        frame = records.compress(mark, codec)
+        return records.open_payload(frame.join([*payloads, b""]), codec, room), mark
     found: list[bytes] = []
-    room = MOST_OPENED_BYTES
     for payload in payloads:
-        found.append(records.open_payload(payload, codec, room))
-        room -= len(found[-1])
-    return b"".join(found)
+        found += records.open_payload(payload, codec, room), mark
+        room -= len(found[-2])
+    return b"".join(found), mark

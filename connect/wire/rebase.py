@@ -19,7 +19,7 @@ import crc32c
 from connect.wire.fetch_produce import uvarint
 
 #: Of these functions: a compiled module of another version is not used.
-VERSION: Final = 4
+VERSION: Final = 5
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _HEADER_BYTES: Final = 61
 _LOG_OVERHEAD_BYTES: Final = 12
@@ -77,14 +77,14 @@ def plain_run(
 
 
 def rebased(
-    regions: Sequence[memoryview], first_ms: int, opened: Callable[[list[bytes]], bytes] | None = None
+    regions: Sequence[memoryview], first_ms: int, opened: Callable[[list[bytes]], tuple[bytes, bytes]] | None = None
 ) -> tuple[bytearray, int, int]:
     """Return the records of the batches in ``regions`` behind 61 bytes for a header, their number, and the latest
     timestamp in the headers. Timestamps are relative to ``first_ms``.
 
-    ``opened`` decompresses the payloads of all batches to their records, one after the other. Each batch then has as
-    many as its header says, which the broker has checked (Kafka ``LogValidator``). Raises ValueError (or IndexError) if
-    the lengths in batches or records are wrong, and what ``opened`` raises.
+    ``opened`` decompresses the payloads of all batches: it returns the records, with a mark behind those of each batch,
+    and the mark. Raises ValueError (or IndexError) if the lengths in batches or records are wrong, and what ``opened``
+    raises.
     """
     parts: list[bytes | memoryview] = [bytes(_HEADER_BYTES)]
     batches: list[tuple[memoryview, int, int]] = []
@@ -102,15 +102,19 @@ def rebased(
                 latest_ms = its_ms
             batches.append((view[at + _HEADER_BYTES : behind], last + 1, base_ms - first_ms))
             at = behind
-    whole = None if opened is None else memoryview(opened([bytes(payload) for payload, _, _ in batches]))
-    read = 0
+    at, mark, whole = 0, b"", memoryview(b"")
+    if opened is not None:
+        body, mark = opened([bytes(payload) for payload, _, _ in batches])
+        whole = memoryview(body)
     for payload, number, shift_ms in batches:
-        if whole is not None:
-            read = _rebase_records(parts, whole, read, count, count + number, shift_ms)
-        elif _rebase_records(parts, payload, 0, count, count + number, shift_ms) != len(payload):
+        if opened is None:
+            at, whole = 0, payload
+        at = _rebase_records(parts, whole, at, count, count + number, shift_ms)
+        if (at != len(whole)) if opened is None else whole[at : at + len(mark)] != mark:
             raise ValueError("the records of a batch do not match its header")
+        at += len(mark)
         count += number
-    if whole is not None and read != len(whole):
+    if at != len(whole):
         raise ValueError("the records of the batches do not match their headers")
     return bytearray().join(parts), count, latest_ms
 

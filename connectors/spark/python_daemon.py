@@ -110,6 +110,7 @@ def load() -> None:
 
     from connectors.control_link.code_version import running_code
     from connectors.dataplane import slice as _executor  # noqa: F401
+    from connectors.dataplane import slice_job as _jobs  # noqa: F401
 
     # Else the first array that a worker makes of a list imports pandas, which nothing here needs and which takes longer
     # than a lease on a slow machine.

@@ -164,7 +164,43 @@ def test_a_batch_with_another_number_of_records_than_its_header_says_is_not_merg
     wrong = bytearray(right)
     struct.pack_into(">i", wrong, 23, last_delta)
     for parts in ([right, wrong], [wrong, right], [wrong]):
-        with pytest.raises(Unmergeable, match=r"match|exceed|IndexError"):
+        with pytest.raises(Unmergeable, match=r"match|exceed|invalid|IndexError"):
+            merge(parts, codec, 5, 6, 7)
+
+
+def holding(payload: bytes, codec: int, count: int) -> bytes:
+    """A batch of so many records by its header, whatever its payload holds."""
+    built = bytearray(records.build([records.Record(0, _NOW_MS, None, b"", [])], codec, 1, 1, 1)[: wire.HEADER_BYTES])
+    struct.pack_into(">i", built, 8, wire.HEADER_BYTES + len(payload) - 12)
+    struct.pack_into(">i", built, 23, count - 1)
+    struct.pack_into(">i", built, 57, count)
+    return bytes(built + payload)
+
+
+def frame_of(codec: int, *values: bytes) -> bytes:
+    """The payload of a batch."""
+    found = [records.Record(index, _NOW_MS, None, value, []) for index, value in enumerate(values)]
+    return bytes(records.build(found, codec, 1, 1, 1)[wire.HEADER_BYTES :])
+
+
+@pytest.mark.parametrize("codec", range(5), ids=wire.CODEC_NAMES)
+def test_a_batch_does_not_make_up_for_the_number_of_records_of_another(codec: int) -> None:
+    more, less = holding(frame_of(codec, b"a", b"b", b"c"), codec, 2), holding(frame_of(codec, b"d"), codec, 2)
+    for parts in ([more, less], [less, more]):
+        with pytest.raises(Unmergeable):
+            merge(parts, codec, 5, 6, 7)
+
+
+@pytest.mark.parametrize("codec", [3, 4])
+@pytest.mark.parametrize("more_bytes", [0, *range(20, 60)])
+def test_what_follows_a_frame_hides_no_record_of_another_producer(codec: int, more_bytes: int) -> None:
+    """Brokers read a payload to the end of its first frame, so they accept a frame that would be skipped behind it."""
+    victim = holding(frame_of(codec, b"true", b"true"), codec, 2)
+    skipped = struct.pack("<II", 0x184D2A50, len(victim) - wire.HEADER_BYTES + more_bytes)
+    evil = holding(frame_of(codec, b"first") + frame_of(codec, b"false", b"false") + skipped, codec, 1)
+    last = holding(struct.pack("<II", 0x184D2A51, 8) + bytes(8) + frame_of(codec, b"last"), codec, 1)
+    for parts in ([evil, victim], [evil, victim, last]):
+        with pytest.raises(Unmergeable):
             merge(parts, codec, 5, 6, 7)
 
 
