@@ -318,8 +318,8 @@ KeepOffset = Annotated[
 ]
 
 
-def _warn_of_undo_file(file: Path | None) -> None:
-    if file is not None:
+def _warn_of_undo_file(context: typer.Context, file: Path | None) -> None:
+    if file is not None and not context.resilient_parsing:
         warn("--undo-file has no effect: heliograph undo reads the journal on the target")
 
 

@@ -90,7 +90,7 @@ class MembershipState:
         self.member, self.generation, self.rebalance_said = "", _NO_GENERATION, False
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class _Beats:
     """The heartbeats of one membership. Lives in the lease thread; the main loop only reads its public attributes.
     ``answered`` and ``refused`` are called in the main loop."""
@@ -158,7 +158,7 @@ class _Beats:
         self._leases.post(self._heartbeat_loop.answered, self, took_s, (member, generation), code)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class HeartbeatLoop:
     """Heartbeats from ``start`` while ``membership`` has a generation, or until ``stop``. The lease runs from the time
     when an answered request was sent: the coordinator cannot have given the session less time. The lease thread sends

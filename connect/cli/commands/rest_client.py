@@ -211,8 +211,10 @@ def find_control(closing: ExitStack, urls: Sequence[str], source: str, target: s
                 known = worker.connectors()
             except (WorkerRefused, WorkerUnreachable) as error:
                 is_other = isinstance(error, WorkerRefused) and error.status == _NOT_FOUND
-                if not is_other:  # because such a worker answers, and runs other flows
+                if not is_other:
                     failed.setdefault(url, error)
+                elif place == url:  # because such a worker answers, and runs other flows
+                    failed.pop(url, None)
                 continue
             failed.pop(url, None)
             configs = {known_name: one["info"]["config"] for known_name, one in known.items()}

@@ -64,7 +64,7 @@ class FetchedRecords:
         return _Batch(self._records.next_batch(), bytes(self._data[start : start + size]), magic, self.partition)
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class _Batch:
     _batch: Any
     _data: bytes

@@ -107,6 +107,14 @@ def test_who_answers_nothing_of_use_is_told_of(monkeypatch: pytest.MonkeyPatch, 
         find_control(closing, URLS, "us", "eu", "Source")
 
 
+def test_a_mirror_whose_flow_does_not_answer_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for the way back of a dedicated mirror, once its source is lost."""
+    starting = WorkerRefused("Request timed out. starting", 500)
+    answering(monkeypatch, {f"{URLS[0]}/us/eu": starting, URLS[0]: WorkerRefused("no such path", 404)})
+    with ExitStack() as closing:
+        assert find_control(closing, URLS[:1], "us", "eu", "Source") is None
+
+
 def test_a_worker_that_is_lost_while_it_is_asked_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch, {f"{URLS[0]}/us/eu": WorkerRefused("no such flow", 404)})
     with ExitStack() as closing, pytest.raises(WorkerUnreachable, match="nobody answers"):
