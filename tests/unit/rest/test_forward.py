@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Any
 from unittest.mock import AsyncMock
@@ -28,28 +29,25 @@ from connect.core.herder_api import (
 )
 from rest.errors import RestError
 from rest.other_workers import Forwarder, InternalClient, Unreachable
-from rest.rest_config import RestSettings
 from rest.server import RestServer
 from tests.kit.raw_http import Raw, ask
 from tests.kit.rest_herder import DictHerder
-from tests.unit.rest.conftest import ANYWHERE
+from tests.unit.rest.conftest import running_server
 
-Handle = Callable[[bytes], bytes]
+#: A second worker.
+Other = tuple[RestServer, DictHerder]
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def second() -> AsyncIterator[RestServer]:
-    server = RestServer(RestSettings((ANYWHERE,)))
-    await server.start()
-    yield server
-    await server.stop()
+    async with running_server() as server:
+        yield server
 
 
 @pytest.fixture
-def other(second: RestServer) -> tuple[RestServer, DictHerder]:
-    """A second worker."""
+def other(second: RestServer) -> Other:
     herder = DictHerder()
     second.serve(herder)
     return second, herder
@@ -110,7 +108,7 @@ async def test_a_body_goes_on_byte_by_byte(port: int, herder: DictHerder) -> Non
     assert b"content-type: application/json" in listening.received.lower()
 
 
-async def test_created_elsewhere(port: int, herder: DictHerder, other: tuple[RestServer, DictHerder]) -> None:
+async def test_created_elsewhere(port: int, herder: DictHerder, other: Other) -> None:
     server, leader = other
     herder.refusals["put_connector"] = NotLeader("Only the leader", server.advertised_url)
     answer = await ask(port, "POST", "/connectors", {"name": "a/b", "config": {}})
@@ -119,9 +117,7 @@ async def test_created_elsewhere(port: int, herder: DictHerder, other: tuple[Res
     assert (await ask(port, "PUT", "/connectors/a%2Fb/config", {"k": "v"})).status == 200
 
 
-async def test_errors_of_the_target_are_passed_through(
-    port: int, herder: DictHerder, other: tuple[RestServer, DictHerder]
-) -> None:
+async def test_errors_of_the_target_are_passed_through(port: int, herder: DictHerder, other: Other) -> None:
     server, leader = other
     herder.refusals["delete_connector"] = NotLeader("Only the leader", server.advertised_url)
     leader.refusals["delete_connector"] = NotFound("Connector a not found")
@@ -129,9 +125,7 @@ async def test_errors_of_the_target_are_passed_through(
     assert (answer.status, answer.json) == (404, {"error_code": 404, "message": "Connector a not found"})
 
 
-async def test_two_hops_and_no_third(
-    port: int, server: RestServer, herder: DictHerder, other: tuple[RestServer, DictHerder]
-) -> None:
+async def test_two_hops_and_no_third(port: int, server: RestServer, herder: DictHerder, other: Other) -> None:
     second, leader = other
     herder.refusals["delete_connector"] = NotLeader("Only the leader", second.advertised_url)
     leader.refusals["delete_connector"] = NotLeader("Only the leader", server.advertised_url)
@@ -143,17 +137,13 @@ async def test_two_hops_and_no_third(
 
 
 @pytest.mark.parametrize("forward", ["false", "yes", "1"])
-async def test_any_value_but_true_counts_as_false(
-    port: int, herder: DictHerder, other: tuple[RestServer, DictHerder], forward: str
-) -> None:
+async def test_any_value_but_true_counts_as_false(port: int, herder: DictHerder, other: Other, forward: str) -> None:
     herder.refusals["delete_connector"] = NotLeader("Only the leader", other[0].advertised_url)
     assert (await ask(port, "DELETE", f"/connectors/a?forward={forward}")).status == 409
     assert other[1].done == []
 
 
-async def test_a_blank_value_counts_as_none(
-    port: int, herder: DictHerder, other: tuple[RestServer, DictHerder]
-) -> None:
+async def test_a_blank_value_counts_as_none(port: int, herder: DictHerder, other: Other) -> None:
     herder.refusals["delete_connector"] = NotLeader("Only the leader", other[0].advertised_url)
     other[1].add("a")
     assert (await ask(port, "DELETE", "/connectors/a?forward=")).status == 204
@@ -214,9 +204,7 @@ def sign(body: bytes) -> Mapping[str, str]:
     return {"X-Connect-Authorization": str(len(body)), "X-Connect-Request-Signature-Algorithm": "HmacSHA256"}
 
 
-async def test_task_configs_are_signed_as_they_are_sent(
-    forwarder: Forwarder, other: tuple[RestServer, DictHerder]
-) -> None:
+async def test_task_configs_are_signed_as_they_are_sent(forwarder: Forwarder, other: Other) -> None:
     server, leader = other
     client = InternalClient(forwarder)
     await client.post_task_configs(server.advertised_url, "a/b", [{"k": "ü"}], sign)
@@ -244,7 +232,7 @@ async def test_task_configs_are_signed_as_they_are_sent(
     ids=repr,
 )
 async def test_refusals_of_the_leader(
-    forwarder: Forwarder, other: tuple[RestServer, DictHerder], refusal: Exception, status: int, passing: bool
+    forwarder: Forwarder, other: Other, refusal: Exception, status: int, passing: bool
 ) -> None:
     server, leader = other
     leader.refusals["fence_zombies"] = refusal
@@ -306,7 +294,7 @@ async def test_another_worker_answers_something_else(
     ("method", "request_"), [("connector_offsets", ("GET", "/connectors/a/offsets")), ("validate", VALIDATE)]
 )
 async def test_a_class_that_only_another_worker_has(
-    port: int, herder: DictHerder, other: tuple[RestServer, DictHerder], method: str, request_: tuple[Any, ...]
+    port: int, herder: DictHerder, other: Other, method: str, request_: tuple[Any, ...]
 ) -> None:
     server, second = other
     second.add("a")
@@ -320,9 +308,7 @@ async def test_a_leader_that_does_not_answer(forwarder: Forwarder) -> None:
         await InternalClient(forwarder).put_fence("http://127.0.0.1:1", "a", sign)
 
 
-async def test_signatures_are_not_passed_on(
-    port: int, herder: DictHerder, forwarder: Forwarder, other: tuple[RestServer, DictHerder]
-) -> None:
+async def test_signatures_are_not_passed_on(port: int, herder: DictHerder, forwarder: Forwarder, other: Other) -> None:
     herder.refusals["fence_zombies"] = NotLeader("Only the leader", other[0].advertised_url)
     await InternalClient(forwarder).put_fence(f"http://127.0.0.1:{port}/", "a", sign)
     _, _, signature = other[1].done[-1]
@@ -334,7 +320,7 @@ async def test_a_signed_request_that_a_former_leader_has_passed_on_may_be_grante
     port: int,
     herder: DictHerder,
     forwarder: Forwarder,
-    other: tuple[RestServer, DictHerder],
+    other: Other,
     signing: Callable[[bytes], Mapping[str, str]] | None,
 ) -> None:
     """Java's leaders pass it on without its signature, and ours as theirs."""
@@ -347,19 +333,17 @@ async def test_a_signed_request_that_a_former_leader_has_passed_on_may_be_grante
     assert isinstance(refused.value, RetriableError) is (signing is not None)
 
 
-async def _flows(action: Callable[[RestServer, dict[tuple[str, str], Any]], Awaitable[None]], *, public: bool) -> None:
-    server = RestServer(RestSettings((ANYWHERE,)), metrics=AsyncMock(return_value=b"m 1\n"))
+@asynccontextmanager
+async def mirror(*, public: bool) -> AsyncIterator[tuple[RestServer, dict[tuple[str, str], Any]]]:
+    """The server of a dedicated mirror, and the flows that it serves."""
     flows: dict[tuple[str, str], Any] = {}
-    await server.start()
-    server.serve_flows(flows, public=public)
-    try:
-        await action(server, flows)
-    finally:
-        await server.stop()
+    async with running_server(metrics=AsyncMock(return_value=b"m 1\n")) as server:
+        server.serve_flows(flows, public=public)
+        yield server, flows
 
 
 async def test_a_dedicated_mirror_serves_its_workers_only(forwarder: Forwarder) -> None:
-    async def check(server: RestServer, flows: dict[tuple[str, str], Any]) -> None:
+    async with mirror(public=False) as (server, flows):
         port, herder = server.ports[0], DictHerder()
         flows["us west", "eu/1"] = herder
         client = InternalClient(forwarder, ("us west", "eu/1"))
@@ -372,11 +356,9 @@ async def test_a_dedicated_mirror_serves_its_workers_only(forwarder: Forwarder) 
         for path in ("/", "/health", "/metrics", "/us%20west/eu%2F1", "/us%20west/eu%2F1/connectors", "/openapi.json"):
             assert (await ask(port, "GET", path)).status == 404
 
-    await _flows(check, public=False)
-
 
 async def test_a_dedicated_mirror_serves_the_whole_api_of_each_flow() -> None:
-    async def check(server: RestServer, flows: dict[tuple[str, str], Any]) -> None:
+    async with mirror(public=True) as (server, flows):
         port, west, east = server.ports[0], DictHerder(), DictHerder()
         assert (await ask(port, "GET", "/health")).status == 503
         flows["us", "eu"], flows["eu", "us"] = west, east
@@ -394,19 +376,15 @@ async def test_a_dedicated_mirror_serves_the_whole_api_of_each_flow() -> None:
         assert (await ask(port, "POST", "/health")).status == 405
         assert (await ask(port, "GET", "/us/eu/openapi.json")).status == 200
 
-    await _flows(check, public=True)
-
 
 async def test_a_forwarded_request_keeps_its_flow() -> None:
-    async def check(server: RestServer, flows: dict[tuple[str, str], Any]) -> None:
+    async with mirror(public=True) as (server, flows):
         herder = flows["us", "eu"] = DictHerder()
         listening = Listening(answered(204))
         async with listening as url:
             herder.refusals["delete_connector"] = NotLeader("Only the leader", url)
             assert (await ask(server.ports[0], "DELETE", "/us/eu/connectors/a")).status == 204
         assert listening.received.startswith(b"DELETE /us/eu/connectors/a?forward=true HTTP/1.1\r\n")
-
-    await _flows(check, public=True)
 
 
 async def test_nothing_is_sent_to_our_own_address(port: int, herder: DictHerder, server: RestServer) -> None:

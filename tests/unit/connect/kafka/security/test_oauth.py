@@ -63,6 +63,17 @@ async def test_an_unsecured_token_has_the_claims_of_the_line() -> None:
     assert await again.token() == token, "kept until most of its life is over"
 
 
+@contextmanager
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    handler.log_message = lambda *_: None  # type: ignore[method-assign]
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, name="token endpoint").start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/token"
+        finally:
+            server.shutdown()
+
+
 class Endpoint(BaseHTTPRequestHandler):
     """Knows one client."""
 
@@ -80,16 +91,11 @@ class Endpoint(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(json.dumps(reported).encode())
 
-    def log_message(self, *_: object) -> None:
-        """Nothing."""
-
 
 @pytest.fixture
 def endpoint() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), Endpoint) as server:
-        threading.Thread(target=server.serve_forever, name="token endpoint").start()
-        yield f"http://127.0.0.1:{server.server_port}/token"
-        server.shutdown()
+    with serving(Endpoint) as url:
+        yield url
 
 
 def asked_with(token: str) -> str:
@@ -190,13 +196,8 @@ def answering(status: int, body: bytes, **headers: str) -> Iterator[tuple[str, l
 
         do_GET = do_POST
 
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Answering) as server:
-        threading.Thread(target=server.serve_forever, name="token endpoint").start()
-        yield f"http://127.0.0.1:{server.server_port}/token", asked
-        server.shutdown()
+    with serving(Answering) as url:
+        yield url, asked
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -247,14 +248,9 @@ def test_an_answer_that_drips_ends(monkeypatch: pytest.MonkeyPatch) -> None:
                 while not released.wait(0.05):
                     self.wfile.write(b" ")
 
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Dripping) as server:
-        threading.Thread(target=server.serve_forever, name="token endpoint").start()
+    with serving(Dripping) as url:
         try:
             with pytest.raises(RetriableError, match="took longer"):
-                Tokens(of(f"http://127.0.0.1:{server.server_port}/", SECRET)).token()
+                Tokens(of(url, SECRET)).token()
         finally:
             released.set()
-            server.shutdown()
