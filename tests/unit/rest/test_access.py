@@ -45,33 +45,25 @@ LISTS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "role"),
-    [
-        ("GET", "/connectors/a/config", access.Role.VIEW),
-        ("HEAD", "/metrics", access.Role.VIEW),
-        ("GET", "/admin/loggers", access.Role.VIEW),
-        ("PUT", "/connectors/a/pause", access.Role.OPERATE),
-        ("PUT", "/connectors/a/resume", access.Role.OPERATE),
-        ("PUT", "/connectors/a/stop", access.Role.OPERATE),
-        ("POST", "/connectors/a/restart", access.Role.OPERATE),
-        ("POST", "/connectors/a/tasks/0/restart", access.Role.OPERATE),
-        ("POST", "/connectors", access.Role.ADMIN),
-        ("PUT", "/connectors/a/config", access.Role.ADMIN),
-        ("PATCH", "/connectors/a/config", access.Role.ADMIN),
-        ("DELETE", "/connectors/a", access.Role.ADMIN),
-        ("PATCH", "/connectors/a/offsets", access.Role.ADMIN),
-        ("DELETE", "/connectors/a/offsets", access.Role.ADMIN),
-        ("PUT", "/connector-plugins/X/config/validate", access.Role.ADMIN),
-        ("PUT", "/admin/loggers/connect", access.Role.ADMIN),
-        ("BREW", "/connectors/a/pause", access.Role.ADMIN),
-        ("PUT", "/connectors/a/paus%65", access.Role.ADMIN),
-        ("POST", "/connectors/a/tasks", access.Role.NONE),
-        ("PUT", "/connectors/a/fence", access.Role.NONE),
-        ("PUT", "/connectors/a/tasks", access.Role.ADMIN),
-    ],
-)
-def test_the_role_that_a_request_needs(method: str, path: str, role: access.Role) -> None:
+ROLES = {
+    access.Role.VIEW: ("GET /connectors/a/config", "HEAD /metrics", "GET /admin/loggers"),
+    access.Role.OPERATE: (
+        *("PUT /connectors/a/pause", "PUT /connectors/a/resume", "PUT /connectors/a/stop"),
+        *("POST /connectors/a/restart", "POST /connectors/a/tasks/0/restart"),
+    ),
+    access.Role.ADMIN: (
+        *("POST /connectors", "PUT /connectors/a/config", "PATCH /connectors/a/config", "DELETE /connectors/a"),
+        *("PATCH /connectors/a/offsets", "DELETE /connectors/a/offsets", "PUT /connectors/a/tasks"),
+        *("PUT /connector-plugins/X/config/validate", "PUT /admin/loggers/connect"),
+        *("BREW /connectors/a/pause", "PUT /connectors/a/paus%65"),
+    ),
+    access.Role.NONE: ("POST /connectors/a/tasks", "PUT /connectors/a/fence"),
+}
+
+
+@pytest.mark.parametrize(("line", "role"), [(line, role) for role, lines in ROLES.items() for line in lines])
+def test_the_role_that_a_request_needs(line: str, role: access.Role) -> None:
+    method, path = line.split()
     assert access.needed_role(method, path) is role
 
 

@@ -38,12 +38,9 @@ def error(answer: Raw) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("method", "path", "status", "text"),
     [
-        ("GET", "/nothing", 404, "HTTP 404 Not Found"),
-        ("GET", "/connectors/a/tasks-config", 404, "HTTP 404 Not Found"),
-        ("GET", "/connectors/a/tasks/x/status", 404, "HTTP 404 Not Found"),
-        ("GET", "/connectors/a/tasks/99999999999/status", 404, "HTTP 404 Not Found"),
+        *(("GET", path, 404, "HTTP 404 Not Found") for path in ("/nothing", "/connectors/a/tasks-config")),
+        *(("GET", f"/connectors/a/tasks/{x}/status", 404, "HTTP 404 Not Found") for x in ("x", "99999999999", "1_0")),
         ("POST", "/connectors/a/tasks/1.5/restart", 404, "HTTP 404 Not Found"),
-        ("GET", "/connectors/a/tasks/1_0/status", 404, "HTTP 404 Not Found"),
         ("DELETE", "/connectors", 405, "HTTP 405 Method Not Allowed"),
         ("GET", "/connectors/a/pause", 405, "HTTP 405 Method Not Allowed"),
         ("BREW", "/connectors/a", 405, "HTTP 405 Method Not Allowed"),
@@ -140,33 +137,25 @@ CREATE = ("POST", "/connectors")
 CONFIG = ("PUT", "/connectors/a/config")
 OFFSETS = ("PATCH", "/connectors/a/offsets")
 VALIDATE = ("PUT", "/connector-plugins/File/config/validate")
+#: What follows the name of a connector that is to be created.
+CREATED = (
+    *(b"", b',"config":null', b',"config":{},"extra":1', b',"config":{},"initial_state":"GONE"'),
+    *(b',"name":["n"],"config":{}', b',"config":{"k":{"deep":1}}'),
+)
+CONFIGS = (
+    *(b'{"k":[]}', b'{"k":NaN}', b'{"k":01}', b"{'k':1}", b'{"k":"\xff"}', b'{"k":"\\ud800"}', b"[" * 100_000),
+    *(b'{"k":"v"} trailing', b"{} {}", b"{}]"),
+)
 
 
 @pytest.mark.parametrize(
     ("request_line", "body"),
     [
         *((line, body) for line in (CREATE, CONFIG, OFFSETS, VALIDATE) for body in (b"", b"null", b"[]", b"{", b'"a"')),
-        (CREATE, b'{"name":"n"}'),
-        (CREATE, b'{"name":"n","config":null}'),
-        (CREATE, b'{"name":["n"],"config":{}}'),
-        (CREATE, b'{"name":"n","config":{},"extra":1}'),
-        (CREATE, b'{"name":"n","config":{},"initial_state":"GONE"}'),
-        (CREATE, b'{"name":"n","config":{"k":{"deep":1}}}'),
-        (CONFIG, b'{"k":[]}'),
-        (CONFIG, b'{"k":NaN}'),
-        (CONFIG, b'{"k":01}'),
-        (CONFIG, b"{'k':1}"),
-        (CONFIG, b'{"k":"\xff"}'),
-        (CONFIG, b'{"k":"\\ud800"}'),
-        (CONFIG, b"[" * 100_000),
-        (CONFIG, b'{"k":"v"} trailing'),
-        (CONFIG, b"{} {}"),
-        (CONFIG, b"{}]"),
-        (OFFSETS, b'{"offsets":{}}'),
-        (OFFSETS, b'{"offsets":[123]}'),
-        (OFFSETS, b'{"offsets":[{"partition":1}]}'),
-        (OFFSETS, b'{"offsets":[{"part":{}}]}'),
-        (OFFSETS, b'{"key":[]}'),
+        *((CREATE, b'{"name":"n"%s}' % rest) for rest in CREATED),
+        *((CONFIG, body) for body in CONFIGS),
+        *((OFFSETS, body) for body in (b'{"offsets":{}}', b'{"offsets":[123]}', b'{"key":[]}')),
+        *((OFFSETS, b'{"offsets":[%s]}' % entry) for entry in (b'{"partition":1}', b'{"part":{}}')),
         (("POST", "/connectors/a/tasks"), b'{"k":"v"}'),
         (("POST", "/connectors/a/tasks"), b'[{"k":{}}]'),
         (("PUT", "/admin/loggers/root"), b"[]"),

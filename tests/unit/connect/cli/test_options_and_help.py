@@ -171,14 +171,8 @@ def test_clusters_takes_several_words_as_in_java() -> None:
 def answered(shell: str, **environment: str) -> list[str]:
     asked = {**os.environ, "_HELIOGRAPH_COMPLETE": f"complete_{shell}", **environment}
     code = "from connect.cli.main import main; main()"
-    ended = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        env=asked,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    ended = subprocess.run(command, env=asked, capture_output=True, text=True, timeout=120, check=False)
     assert ended.stderr == ""
     return ended.stdout.split()
 

@@ -224,34 +224,25 @@ def test_what_single_records_change(record: Record, changes: list[Change]) -> No
 # -- what makes no sense -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        (None, b"{}"),
-        ("connector-c", b"[]"),
-        ("connector-c", b"{}"),
-        ("connector-c", b'{"properties":{"a":7}}'),
-        ("task-c-0", None),
-        ("task-c-0", b'{"properties":[]}'),
-        ("task-c", b'{"properties":{}}'),
-        ("task-c-x", b'{"properties":{}}'),
-        ("task-c-99999999999", b'{"properties":{}}'),
-        ("commit-c", None),
-        ("commit-c", b'{"tasks":"1"}'),
-        ("commit-c", b'{"tasks":-1}'),
-        ("commit-c", b'{"tasks":true}'),
-        ("tasks-fencing-c", None),
-        ("tasks-fencing-c", b'{"task-count":1.5}'),
-        ("session-key", None),
-        ("session-key", b'{"key":"!","algorithm":"HmacSHA256","creation-timestamp":1}'),
-        ("session-key", b'{"key":"","algorithm":"HmacSHA256","creation-timestamp":1}'),
-        ("session-key", b'{"key":"AAAA","algorithm":"HmacSHA256","creation-timestamp":"1"}'),
-        ("session-key", b'{"key":"AAAA","algorithm":"HmacSHA256","creation-timestamp":9223372036854775808}'),
-        ("restart-connector-c", None),
-        ("logger-cluster-a", b'{"level":7}'),
-        ("something", b"{}"),
+NO_KEY = b'{"key":%s,"algorithm":"HmacSHA256","creation-timestamp":%s}'
+NONSENSE: dict[str | None, list[bytes | None]] = {
+    None: [b"{}"],
+    "connector-c": [b"[]", b"{}", b'{"properties":{"a":7}}'],
+    "task-c-0": [None, b'{"properties":[]}'],
+    **{key: [b'{"properties":{}}'] for key in ("task-c", "task-c-x", "task-c-99999999999")},
+    "commit-c": [None, b'{"tasks":"1"}', b'{"tasks":-1}', b'{"tasks":true}'],
+    "tasks-fencing-c": [None, b'{"task-count":1.5}'],
+    "session-key": [
+        *(None, NO_KEY % (b'"!"', b"1"), NO_KEY % (b'""', b"1")),
+        *(NO_KEY % (b'"AAAA"', b'"1"'), NO_KEY % (b'"AAAA"', b"9223372036854775808")),
     ],
-)
+    "restart-connector-c": [None],
+    "logger-cluster-a": [b'{"level":7}'],
+    "something": [b"{}"],
+}
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in NONSENSE.items() for value in values])
 def test_what_makes_no_sense_is_passed_over_and_said(key: str | None, value: bytes | None) -> None:
     log, same = folded(CONNECTOR, *tasks("c", {"a": "0"})), folded(CONNECTOR, *tasks("c", {"a": "0"}))
     (change,) = log.apply(5, key, value)

