@@ -87,6 +87,9 @@ def test_hosts_and_origins() -> None:
     )
 
 
+JWT = {"jwks.url": "https://i/keys", "expected.issuer": "i", "expected.audience": "a"}
+
+
 @pytest.mark.parametrize(
     ("changes", "refused"),
     [
@@ -101,14 +104,7 @@ def test_hosts_and_origins() -> None:
         ({"metrics.listeners": "http://:9404"}, ""),
         ({"rest.extension.classes": "com.example.Auth"}, "Java class"),
         ({"rest.auth.jwt.jwks.url": "https://i/keys"}, "rest.auth.jwt.expected.issuer is missing"),
-        (
-            {
-                "rest.auth.jwt.jwks.url": "https://i/keys",
-                "rest.auth.jwt.expected.issuer": "i",
-                "rest.auth.jwt.expected.audience": "a",
-            },
-            "rest.auth.admins is missing",
-        ),
+        ({f"rest.auth.jwt.{key}": value for key, value in JWT.items()}, "rest.auth.admins is missing"),
         ({"rest.auth.admins": "ann"}, "write a principal as User:name"),
     ],
 )

@@ -36,6 +36,14 @@ def root_logger() -> Iterator[logging.Logger]:
             one.setLevel(levels.get(one, logging.NOTSET))
 
 
+def logging_to(*options: str) -> io.StringIO:
+    """Where a log with these options goes."""
+    stream = io.StringIO()
+    with redirect_stderr(stream):
+        console.configure_logging(*options)
+    return stream
+
+
 def raising(error: BaseException) -> Callable[[], int]:
     def command() -> int:
         raise error
@@ -108,9 +116,7 @@ def test_ctrl_c_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_log_line_is_one_line_with_time_level_and_message(root_logger: logging.Logger) -> None:
-    stream = io.StringIO()
-    with redirect_stderr(stream):
-        console.configure_logging()
+    stream = logging_to()
     try:
         raise ValueError("of\ntwo lines")
     except ValueError:
@@ -123,9 +129,7 @@ def test_a_log_line_is_one_line_with_time_level_and_message(root_logger: logging
 
 
 def test_a_log_in_json_has_the_fields_of_a_state_change(root_logger: logging.Logger) -> None:
-    stream = io.StringIO()
-    with redirect_stderr(stream):
-        console.configure_logging("DEBUG", "json")
+    stream = logging_to("DEBUG", "json")
     log = logging.getLogger("connect.test")
     state_changed(log, logging.WARNING, "topic-deleted", "us.a", "%s: deleted\n%s", "us->eu", "us.a")
     try:
@@ -145,9 +149,7 @@ def test_a_log_in_json_has_the_fields_of_a_state_change(root_logger: logging.Log
 
 
 def test_a_log_in_json_takes_fields_of_any_type(root_logger: logging.Logger) -> None:
-    stream = io.StringIO()
-    with redirect_stderr(stream):
-        console.configure_logging("INFO", "json")
+    stream = logging_to("INFO", "json")
     root_logger.warning("of %s\n%s", {1}, "a library", extra={"event": OSError("x"), "subject": {(1, 2): float("nan")}})
     (line,) = stream.getvalue().splitlines()
     found = json.loads(line, parse_constant=pytest.fail)
@@ -155,9 +157,7 @@ def test_a_log_in_json_takes_fields_of_any_type(root_logger: logging.Logger) -> 
 
 
 def test_what_wants_only_critical_messages_gets_none_of_libraries(root_logger: logging.Logger) -> None:
-    stream = io.StringIO()
-    with redirect_stderr(stream):
-        console.configure_logging("CRITICAL")
+    stream = logging_to("CRITICAL")
     logging.getLogger("aiokafka.producer").warning("got an error, retrying")
     assert stream.getvalue() == ""
 
@@ -183,10 +183,8 @@ def test_errors_without_text_still_say_what_they_are() -> None:
     assert console.describe(TimeoutError()) == "TimeoutError"
     assert console.describe(KeyError()) == "KeyError"
     assert console.describe(OSError()) == "OSError"
-    assert (
-        console.describe(OSError(28, "No space left on device", "/cache/kafka.jar"))
-        == "/cache/kafka.jar: No space left on device"
-    )
+    full = OSError(28, "No space left on device", "/cache/kafka.jar")
+    assert console.describe(full) == "/cache/kafka.jar: No space left on device"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

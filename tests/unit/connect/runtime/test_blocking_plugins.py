@@ -118,11 +118,11 @@ def block() -> Iterator[Block]:
 
 @pytest.fixture
 def found(block: Block) -> Plugins:
-    class UnreplicatedRecords(BlockingConnector):
+    class Own(BlockingConnector):
         pass
 
-    UnreplicatedRecords.block = block
-    kinds: list[tuple[str, type[SourceConnector]]] = [("Blocking", UnreplicatedRecords), ("Normal", NormalConnector)]
+    Own.block = block
+    kinds: list[tuple[str, type[SourceConnector]]] = [("Blocking", Own), ("Normal", NormalConnector)]
     own = [PluginDescription(PluginKind.SOURCE, name, kind, ConfigDef(), "1") for name, kind in kinds]
     return Plugins([*built_in(TestConnector)._all, *own])
 

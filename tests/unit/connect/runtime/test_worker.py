@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,7 +17,6 @@ from connect.core.model import State, TargetState, TaskId
 from connect.runtime.task.task_control import Starts
 from connect.runtime.task_builder import TaskSpec
 from connect.runtime.worker import Worker
-from tests.kit import virtual_time
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.work import Heard, TestConnector, memory_topic, plugins, worker_config
 
@@ -54,10 +53,6 @@ class Here:
         await self.worker.stop_work(["c", "unknown"], [TASK, TaskId("unknown", 3)])
         assert (self.worker.connectors, self.worker.tasks) == ({}, {})
         return clock() - began_s
-
-
-def on_worker(main: Coroutine[Any, Any, None]) -> None:
-    virtual_time.run(main)
 
 
 class Noting(TestConnector):
@@ -252,7 +247,8 @@ async def test_a_connector_that_does_not_heed_being_cancelled_does_not_hold_the_
     assert "is abandoned" in caplog.text
 
 
-def test_task_configs_are_raw_and_name_their_class(tmp_path: Path) -> None:
+@in_virtual_time
+async def test_task_configs_are_raw_and_name_their_class(tmp_path: Path) -> None:
     file = tmp_path / "secrets.properties"
     file.write_text("password=hunter2\n")
     reference = f"${{file:{file}:password}}"
@@ -265,53 +261,46 @@ def test_task_configs_are_raw_and_name_their_class(tmp_path: Path) -> None:
         async def task_configs(self, max_tasks: int) -> list[Mapping[str, str]]:
             return [{**self._props, "number": str(number)} for number in range(max_tasks)]
 
-    async def main() -> None:
-        config = worker_config(
-            config_providers="file",
-            config_providers_file_class="org.apache.kafka.common.config.provider.FileConfigProvider",
-        )
-        here = Here(Copying, config)
-        await here.start(props={**PROPS, "password": reference})
-        configs = await here.worker.task_configs("c")
-        assert [config["number"] for config in configs] == ["0", "1"]
-        assert {config["password"] for config in configs} == {reference}
-        assert {config["task.class"] for config in configs} == {Copying.task_class()}
-        await here.stop()
-
-    on_worker(main())
+    config = worker_config(
+        config_providers="file",
+        config_providers_file_class="org.apache.kafka.common.config.provider.FileConfigProvider",
+    )
+    here = Here(Copying, config)
+    await here.start(props={**PROPS, "password": reference})
+    configs = await here.worker.task_configs("c")
+    assert [config["number"] for config in configs] == ["0", "1"]
+    assert {config["password"] for config in configs} == {reference}
+    assert {config["task.class"] for config in configs} == {Copying.task_class()}
+    await here.stop()
 
 
-def test_a_stored_config_that_names_a_file_of_the_worker_does_not_start() -> None:
+@in_virtual_time
+async def test_a_stored_config_that_names_a_file_of_the_worker_does_not_start() -> None:
     named = {"source.cluster.ssl.truststore.location": "/etc/shadow"}
 
-    async def main() -> None:
-        here = await started(noting(), props={**PROPS, **named})
-        assert "NotAllowed" in (here.heard.traces["c"] or "")
-        here.worker.start_task(TaskSpec(TASK, PROPS, named, 1), STARTED)
-        await asyncio.sleep(0.1)
-        assert "NotAllowed" in (here.heard.traces[TASK] or "")
-        await here.stop()
-
-    on_worker(main())
+    here = await started(noting(), props={**PROPS, **named})
+    assert "NotAllowed" in (here.heard.traces["c"] or "")
+    here.worker.start_task(TaskSpec(TASK, PROPS, named, 1), STARTED)
+    await asyncio.sleep(0.1)
+    assert "NotAllowed" in (here.heard.traces[TASK] or "")
+    await here.stop()
 
 
 @pytest.mark.parametrize("enforced", [True, False])
-def test_too_many_tasks(enforced: bool, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        kind = noting()
-        kind.configs = [{}, {}, {}]
-        here = Here(kind)
-        await here.start(props={**PROPS, "tasks.max.enforce": str(enforced).lower()})
-        if enforced:
-            with pytest.raises(TooManyTasks, match="has generated 3 tasks, which is greater than 2"):
-                await here.worker.task_configs("c")
-        else:
-            assert len(await here.worker.task_configs("c")) == 3
-        await here.start_task(task_count=3)
-        assert "has generated 3 tasks" in (here.heard.traces[TASK] or "")
-        await here.stop()
-
-    on_worker(main())
+@in_virtual_time
+async def test_too_many_tasks(enforced: bool, caplog: pytest.LogCaptureFixture) -> None:
+    kind = noting()
+    kind.configs = [{}, {}, {}]
+    here = Here(kind)
+    await here.start(props={**PROPS, "tasks.max.enforce": str(enforced).lower()})
+    if enforced:
+        with pytest.raises(TooManyTasks, match="has generated 3 tasks, which is greater than 2"):
+            await here.worker.task_configs("c")
+    else:
+        assert len(await here.worker.task_configs("c")) == 3
+    await here.start_task(task_count=3)
+    assert "has generated 3 tasks" in (here.heard.traces[TASK] or "")
+    await here.stop()
     assert ("should fix that" in caplog.text) is not enforced
 
 
@@ -453,29 +442,27 @@ async def test_an_engine_that_is_to_go_on_before_it_has_ended_for_a_pause_is_fol
     assert log == ["run v", "stop", "ran"] * 2
 
 
-def test_an_engine_takes_another_config_as_it_runs_or_refuses_it() -> None:
-    async def main() -> None:
-        here, log = with_engines()
+@in_virtual_time
+async def test_an_engine_takes_another_config_as_it_runs_or_refuses_it() -> None:
+    here, log = with_engines()
 
-        def offer(value: str) -> bool:
-            return here.worker.reconfigure_task(TaskSpec(TASK, PROPS, {"k": value}, 1))
+    def offer(value: str) -> bool:
+        return here.worker.reconfigure_task(TaskSpec(TASK, PROPS, {"k": value}, 1))
 
-        assert not offer("early"), "nothing runs yet"
-        await here.start_task()
-        assert offer("w")
-        assert not offer("bitter")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Engine, "reconfigure", lambda *_: 1 / 0)
-            assert not offer("x"), "a mistake of its author's costs a restart and no more"
-        assert not here.worker.reconfigure_task(TaskSpec(TASK, PROPS, {"k": "x"}, 3)), "more than tasks.max"
-        await here.aim(PAUSED)
-        assert not offer("paused")
-        await here.aim(STARTED)
-        assert here.heard.of(TASK) == [State.RUNNING, State.PAUSED, State.RUNNING]
-        await here.stop()
-        assert log == ["run v", "take w", "take bitter", "stop", "ran", "run w", "stop", "ran"]
-
-    on_worker(main())
+    assert not offer("early"), "nothing runs yet"
+    await here.start_task()
+    assert offer("w")
+    assert not offer("bitter")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Engine, "reconfigure", lambda *_: 1 / 0)
+        assert not offer("x"), "a mistake of its author's costs a restart and no more"
+    assert not here.worker.reconfigure_task(TaskSpec(TASK, PROPS, {"k": "x"}, 3)), "more than tasks.max"
+    await here.aim(PAUSED)
+    assert not offer("paused")
+    await here.aim(STARTED)
+    assert here.heard.of(TASK) == [State.RUNNING, State.PAUSED, State.RUNNING]
+    await here.stop()
+    assert log == ["run v", "take w", "take bitter", "stop", "ran", "run w", "stop", "ran"]
 
 
 @in_virtual_time

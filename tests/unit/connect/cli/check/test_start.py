@@ -64,6 +64,8 @@ A->B.key.converter.schemas.enable = false
 B.value.converter.x = y
 """
 _HTTPS: Final = "listeners = https://127.0.0.1:0\nlisteners.https.ssl.keystore.location = {folder}/none.p12\n"
+_GUESSED: Final = _HTTPS.replace("none", "store") + "listeners.https.ssl.keystore.password = guess\n"
+_AVRO: Final = "key.converter = com.acme.Avro\n"
 
 
 def _lines(sample: Any) -> str:
@@ -149,12 +151,8 @@ ROWS: Final[dict[str, tuple[FileKind, str, int]]] = {
     "worker, open": (FileKind.WORKER, WORKER + _OPEN, 2),
     "worker, no keys": (FileKind.WORKER, WORKER + _HTTPS, 0),
     "worker, no users": (FileKind.WORKER, WORKER + _OPEN.replace("users", "none"), 0),
-    "worker, converter": (FileKind.WORKER, WORKER + _PORT + "key.converter = com.acme.Avro\n", 0),
-    "worker, two mistakes": (
-        FileKind.WORKER,
-        WORKER.replace("localhost:9092", "a b") + _PORT + "key.converter = com.acme.Avro\n",
-        0,
-    ),
+    "worker, converter": (FileKind.WORKER, WORKER + _PORT + _AVRO, 0),
+    "worker, two mistakes": (FileKind.WORKER, WORKER.replace("localhost:9092", "a b") + _PORT + _AVRO, 0),
     "worker, key of a converter": (FileKind.WORKER, WORKER + _PORT + "key.converter.schemas.enabl = false\n", 1),
     "mirror": (FileKind.MIRROR, MIRROR, 0),
     "mirror, two mistakes": (
@@ -189,19 +187,11 @@ STORES: Final[dict[str, tuple[FileKind, str, str]]] = {
     "worker, password": (FileKind.WORKER, stores("") + WORKER + _PORT, "2: "),
     "worker, missing": (FileKind.WORKER, stores("", "none") + WORKER + _PORT, "2: "),
     "worker, type": (FileKind.WORKER, stores("", password="", kind="PEM") + WORKER + _PORT, "2: "),
-    "worker, REST": (
-        FileKind.WORKER,
-        _HTTPS.replace("none", "store") + "listeners.https.ssl.keystore.password = guess\n" + WORKER,
-        "2: ",
-    ),
+    "worker, REST": (FileKind.WORKER, _GUESSED + WORKER, "2: "),
     "mirror": (FileKind.MIRROR, stores("A.") + MIRROR, "2: cluster A: A."),
     "mirror, type": (FileKind.MIRROR, stores("B.", password="", kind="PEM") + MIRROR, "2: cluster B: B."),
     "mirror, producer": (FileKind.MIRROR, stores("B.producer.") + MIRROR, "2: cluster B: B.producer."),
-    "mirror, REST": (
-        FileKind.MIRROR,
-        _HTTPS.replace("none", "store") + "listeners.https.ssl.keystore.password = guess\n" + MIRROR + _PUBLIC,
-        "2: ",
-    ),
+    "mirror, REST": (FileKind.MIRROR, _GUESSED + MIRROR + _PUBLIC, "2: "),
     "consumer": (FileKind.CONSUMER, stores("") + CONSUMER, "2: "),
     "consumer, missing": (FileKind.CONSUMER, stores("", "none") + CONSUMER, "2: "),
 }

@@ -16,7 +16,6 @@ from connect.kafka import concurrency
 from connect.kafka.cluster import Cluster
 from connect.kafka.log import committed_offsets
 from connect.kafka.log.committed_offsets import Committed, Partition, _assigned, committed, move, owners
-from tests.kit import virtual_time
 from tests.kit.virtual_time import in_virtual_time
 
 UNSTABLE = 88
@@ -142,7 +141,8 @@ async def test_a_connection_that_went_silent_is_given_up(
         assert await asking(us) == {}
 
 
-def test_an_attempt_that_comes_late_gives_no_connection_up() -> None:
+@in_virtual_time
+async def test_an_attempt_that_comes_late_gives_no_connection_up() -> None:
     """That it has little time left is none of the connection's fault."""
     given: list[int] = []
 
@@ -152,11 +152,8 @@ def test_an_attempt_that_comes_late_gives_no_connection_up() -> None:
             await asyncio.sleep(3 if len(given) == 1 else 0)
             return await super().call(request)
 
-    async def play() -> None:
-        us: Any = Unstable(UNSTABLE)
-        await committed(us, "readers", stable=True, timeout_s=5)
-
-    virtual_time.run(play())
+    us: Any = Unstable(UNSTABLE)
+    await committed(us, "readers", stable=True, timeout_s=5)
     assert given == [4750, 30_000]
 
 

@@ -38,6 +38,13 @@ def a_worker(connector: type[SourceConnector]) -> tuple[Worker, Heard]:
     return made, heard
 
 
+async def started(connector: type[SourceConnector], **more: str) -> tuple[Worker, Heard]:
+    worker, heard = a_worker(connector)
+    worker.start_connector("c", {**PROPS, **more}, TargetState.STARTED)
+    await asyncio.sleep(0.1)
+    return worker, heard
+
+
 class Broken(TestConnector):
     """Raises ``error`` in the call named ``where``."""
 
@@ -76,20 +83,18 @@ class Broken(TestConnector):
 
 
 def broken(breaks: str, raised: BaseException) -> type[Broken]:
-    class UnreplicatedRecords(Broken):
+    class Own(Broken):
         where = breaks
         error = raised
 
-    return UnreplicatedRecords
+    return Own
 
 
 @pytest.mark.parametrize("error", ENDINGS, ids=repr)
 @pytest.mark.parametrize("where", ["constructor", "start", "stop"])
 @in_virtual_time
 async def test_a_connector_that_wants_to_end_more_than_itself_has_failed(where: str, error: BaseException) -> None:
-    worker, heard = a_worker(broken(where, error))
-    worker.start_connector("c", PROPS, TargetState.STARTED)
-    await asyncio.sleep(0.1)
+    worker, heard = await started(broken(where, error))
     worker.set_target("c", TargetState.PAUSED)
     await asyncio.sleep(0.1)
     assert heard.last("c") is State.FAILED
@@ -113,9 +118,7 @@ async def test_a_task_that_wants_to_end_more_than_itself_has_failed(where: str, 
 @pytest.mark.parametrize("error", ENDINGS, ids=repr)
 @in_virtual_time
 async def test_task_configs_that_want_to_end_more_are_an_error(error: BaseException) -> None:
-    worker, heard = a_worker(broken("task_configs", error))
-    worker.start_connector("c", PROPS, TargetState.STARTED)
-    await asyncio.sleep(0.1)
+    worker, heard = await started(broken("task_configs", error))
     with pytest.raises(PluginBroke):
         await worker.task_configs("c")
     assert heard.last("c") is State.RUNNING
@@ -182,9 +185,7 @@ async def test_task_configs_that_cannot_be_stored() -> None:
         async def task_configs(self, max_tasks: int) -> Any:
             return [{"key": "secret \udcff"}]
 
-    worker, _ = a_worker(Wrong)
-    worker.start_connector("c", PROPS, TargetState.STARTED)
-    await asyncio.sleep(0.1)
+    worker, _ = await started(Wrong)
     with pytest.raises(PermanentError, match=r"cannot be stored: the value of 'key' of task 0") as raised:
         await worker.task_configs("c")
     assert "secret" not in str(raised.value)
@@ -197,9 +198,7 @@ async def test_secrets_are_not_in_what_asking_for_tasks_raises() -> None:
         async def task_configs(self, max_tasks: int) -> list[Mapping[str, str]]:
             raise RetriableError("login with hunter2 refused")
 
-    worker, _ = a_worker(Wrong)
-    worker.start_connector("c", {**PROPS, "producer.override.ssl.key.password": "hunter2"}, TargetState.STARTED)
-    await asyncio.sleep(0.1)
+    worker, _ = await started(Wrong, **{"producer.override.ssl.key.password": "hunter2"})
     with pytest.raises(RetriableError, match=r"^login with \[hidden\] refused$"):
         await worker.task_configs("c")
     await worker.stop()

@@ -341,12 +341,3 @@ def _wanted(everything: list[Submitted]) -> dict[bytes, int]:
         if one.key not in blocked:
             wanted[one.key] = number
     return wanted
-
-
-def test_acknowledging_twice_counts_once() -> None:
-    records = SubmittedRecords()
-    one = records.submit(b"a", {})
-    records.submit(b"a", {})
-    records.ack(one)
-    records.ack(one)
-    assert records.unacked == 1
