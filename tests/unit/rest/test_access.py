@@ -208,9 +208,7 @@ async def test_only_an_admin_sees_passwords(tmp_path: Path) -> None:
         assert b"hunter2" in (await ask(port, "GET", "/connectors/a", headers=basic("ann", "a-pass"))).body
 
 
-async def test_each_request_is_logged_with_its_user_and_status(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_each_request_is_logged_with_user_and_status(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "rest.asgi_entry")
     async with serving({"rest.auth.basic.file": users_file(tmp_path), **LISTS}) as (port, _):
         for method, user in (("GET", "vera"), ("PUT", "vera"), ("PUT", "otto")):
@@ -345,9 +343,7 @@ def _part(value: Any) -> str:
     return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
 
 
-async def test_keys_are_read_again_and_redirects_are_not_followed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_keys_are_read_again_and_redirects_not_followed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     issuer = Issuer()
     with issuer.url() as url:
         issuer.status = 302

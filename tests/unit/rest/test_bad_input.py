@@ -69,9 +69,7 @@ async def test_options_and_head(port: int, herder: DictHerder) -> None:
 
 
 @pytest.mark.parametrize("path", ["/connectors/a/", "/connectors;v=1/a;b=c", "http://127.0.0.1:1/connectors/a"])
-async def test_paths_that_are_read_without_their_ends_parameters_and_host(
-    port: int, herder: DictHerder, path: str
-) -> None:
+async def test_paths_are_read_without_their_ends_parameters_and_host(port: int, herder: DictHerder, path: str) -> None:
     herder.add("a")
     assert (await ask(port, "GET", path)).json["name"] == "a"
 
@@ -162,9 +160,7 @@ CONFIGS = (
     ],
     ids=str,
 )
-async def test_bodies_of_another_shape(
-    port: int, herder: DictHerder, request_line: tuple[str, str], body: bytes
-) -> None:
+async def test_bodies_of_wrong_shape(port: int, herder: DictHerder, request_line: tuple[str, str], body: bytes) -> None:
     assert error(await ask(port, *request_line, body))[0] == 500
     assert herder.done == []
 
@@ -233,9 +229,7 @@ async def test_a_client_that_never_ends_its_request(port: int, monkeypatch: pyte
         assert await received_until_cut(reader) == 0
 
 
-async def test_a_kept_connection_gets_the_same_time_for_its_next_request(
-    port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_kept_connection_has_the_same_time_for_its_next(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "REQUEST_ARRIVES_WITHIN_S", 0.2)
     request = b"GET /connectors HTTP/1.1\r\nHost: localhost\r\n\r\n"
     async with connected(port, first=request) as (reader, writer), asyncio.timeout(60):
@@ -278,9 +272,7 @@ async def test_a_defect_is_logged_with_its_trace_and_told_without_its_text(
     assert record.exc_info is not None and record.exc_info[0] is ZeroDivisionError
 
 
-async def test_an_error_of_ours_speaks_for_itself(
-    port: int, herder: DictHerder, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_our_errors_speak_for_themselves(port: int, herder: DictHerder, caplog: pytest.LogCaptureFixture) -> None:
     herder.refusals["put_connector"] = HeliographError("the config topic took no record within 30 s")
     answer = await ask(port, "PUT", "/connectors/a/config", {})
     assert error(answer) == (500, "the config topic took no record within 30 s")

@@ -164,9 +164,7 @@ async def test_a_target_that_cannot_be_reached(port: int, herder: DictHerder, ur
         (b"nonsense\r\n\r\n", 500, "IO Error trying to forward REST request: "),
     ],
 )
-async def test_answers_that_no_worker_gives(
-    port: int, herder: DictHerder, given: bytes, status: int, text: str
-) -> None:
+async def test_answers_no_worker_gives(port: int, herder: DictHerder, given: bytes, status: int, text: str) -> None:
     async with Listening(given) as url:
         herder.refusals["delete_connector"] = herder_api.NotLeader("Only the leader", url)
         answer: Raw = await ask(port, "DELETE", "/connectors/a")

@@ -122,9 +122,7 @@ async def test_without_listeners_only_this_machine_is_served() -> None:
 
 
 @pytest.mark.parametrize(("host", "is_reported"), [("127.0.0.1", True), ("", False)])
-async def test_a_server_of_this_machine_only_says_so(
-    host: str, is_reported: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_server_of_this_machine_says_so(host: str, is_reported: bool, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with running_server(RestSettings((RestListener("http", host, 0),)), DictHerder()):
         assert ("on this machine only" in caplog.text) is is_reported

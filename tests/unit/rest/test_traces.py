@@ -83,9 +83,7 @@ def test_nothing_is_imported_without_the_variables() -> None:
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
-def test_variables_without_the_extra_are_said(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_variables_without_an_extra_are_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     configure_tracing("x", {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4318"})
     assert "heliograph[otel]" in caplog.text

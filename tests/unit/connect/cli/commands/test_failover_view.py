@@ -245,9 +245,7 @@ async def test_a_command_that_fails_does_not_hide_what_was_left(
     assert ("--on-done failed with exit code 5" in capsys.readouterr().err) == (command == "exit 5")
 
 
-async def test_a_source_that_is_silent_is_not_taken_for_lost_if_the_copy_shall_be_verified(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_silent_source_is_not_taken_for_lost_if_the_copy_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     """A failover from a lost source verifies nothing, so its groups would move without the proof."""
     steps = Steps()
     steps.plan = plan(replace(steps.plan.snapshot, source_error="silent", obstacles=("silent",)), FailoverOptions())

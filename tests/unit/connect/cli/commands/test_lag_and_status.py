@@ -58,9 +58,7 @@ WHY = {"us->eu": "cluster us: no broker answers"}
         (FlowLag((NO_LAG,)).lost("us->eu", "no"), "lag unknown in 1 partition"),
     ],
 )
-def test_it_never_calls_copied_what_it_could_not_look_at(
-    lag: FlowLag, line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_never_calls_copied_what_it_did_not_see(lag: FlowLag, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     facts = FlowFacts(FlowName("us", "eu"), 0, lag=Trend().lag_facts(lag))
     show_lags([FlowSeen(facts, {**lag.to_json(0), **NOTHING_KNOWN.to_json(0)})])
     assert capsys.readouterr().out.splitlines()[0] == f"us->eu: {line}"

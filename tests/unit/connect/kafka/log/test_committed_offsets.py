@@ -110,9 +110,7 @@ async def test_a_group_is_moved_again_only_by_who_compares_nothing(once: bool) -
     ("timeout_s", "request_timeout_ms", "waits_s"), [(5.0, 30_000, 4.75), (5.0, 2_000, 2.0), (None, 30_000, 28.5)]
 )
 @in_virtual_time
-async def test_a_connection_that_went_silent_is_given_up(
-    timeout_s: float | None, request_timeout_ms: int, waits_s: float
-) -> None:
+async def test_a_silent_connection_is_dropped(timeout_s: float | None, request_timeout_ms: int, waits_s: float) -> None:
     """Cut off from outside, a call leaves it open, and the next one is sent where nobody answers again."""
 
     class Silent(Coordinator):

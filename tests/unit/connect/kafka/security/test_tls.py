@@ -204,9 +204,7 @@ def test_a_stranger_is_not_trusted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("algorithm", "host", "accepted"), [("https", "other", False), ("", "other", True)])
-def test_the_host_name_is_checked_unless_that_is_switched_off(
-    tmp_path: Path, algorithm: str, host: str, accepted: bool
-) -> None:
+def test_a_host_name_is_checked_unless_switched_off(tmp_path: Path, algorithm: str, host: str, accepted: bool) -> None:
     given = properties(tmp_path, **TRUSTED) | {"ssl.endpoint.identification.algorithm": algorithm}
     context = tls_settings(given, "cluster us").ssl_context()
     server = server_context(tmp_path, wants_client=False)

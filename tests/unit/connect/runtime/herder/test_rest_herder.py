@@ -72,9 +72,7 @@ async def test_a_worker_is_healthy_as_long_as_it_reaches_its_group(silent_s: flo
     ],
     ids=repr,
 )
-async def test_rights_that_a_fence_lacks_fail_the_task_that_asked_at_once(
-    error: Exception, answered: type[Exception]
-) -> None:
+async def test_rights_that_a_fence_lacks_fail_the_task_at_once(error: Exception, answered: type[Exception]) -> None:
     with pytest.raises(answered, match=str(error)):
         await refusing(error).fence_zombies("c", herder_api.Signature(None, None, b""))
 

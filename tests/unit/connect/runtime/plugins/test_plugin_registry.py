@@ -46,21 +46,16 @@ def plugins() -> plugin_registry.Plugins:
     return plugin_registry.Plugins(ALL)
 
 
-@pytest.mark.parametrize(
-    ("name", "full_name"),
-    [
-        ("a.b.FileSourceConnector", "a.b.FileSourceConnector"),
-        ("FileSourceConnector", "a.b.FileSourceConnector"),
-        ("FileSource", "a.b.FileSourceConnector"),
-        ("TextConverter", "a.b.TextConverter"),
-        ("Text", "a.b.TextConverter"),
-        ("a.b.Cast$Key", "a.b.Cast$Key"),
-        ("Key", None),
-        ("Some", None),
-        ("c.d.Some", "c.d.Some"),
-        ("nope", None),
-    ],
-)
+NAMES = {
+    "a.b.FileSourceConnector": ("a.b.FileSourceConnector", "FileSourceConnector", "FileSource"),
+    "a.b.TextConverter": ("TextConverter", "Text"),
+    "a.b.Cast$Key": ("a.b.Cast$Key",),
+    "c.d.Some": ("c.d.Some",),
+    None: ("Key", "Some", "nope"),
+}
+
+
+@pytest.mark.parametrize(("name", "full_name"), [(name, full) for full, names in NAMES.items() for name in names])
 def test_names(plugins: plugin_registry.Plugins, name: str, full_name: str | None) -> None:
     assert plugins.full_name(name) == full_name
 
