@@ -18,7 +18,7 @@ from connect.runtime.task.task_control import Starts
 from connect.runtime.task_builder import TaskSpec
 from connect.runtime.worker import Worker
 from tests.kit.virtual_time import in_virtual_time
-from tests.kit.work import Heard, TestConnector, memory_topic, plugins, worker_config
+from tests.kit.work import Heard, TestConnector, memory_topic, plugins, with_secret, worker_config
 
 TASK = TaskId("c", 0)
 PROPS = {"name": "c", "connector.class": "Test", "tasks.max": "2"}
@@ -247,9 +247,7 @@ async def test_a_connector_that_ignores_a_cancel_does_not_hold_the_worker(caplog
 
 @in_virtual_time
 async def test_task_configs_are_raw_and_name_their_class(tmp_path: Path) -> None:
-    file = tmp_path / "secrets.properties"
-    file.write_text("password=hunter2\n")
-    reference = f"${{file:{file}:password}}"
+    config, reference = with_secret(tmp_path)
 
     class Copying(TestConnector):
         async def start(self, props: Props) -> None:
@@ -259,12 +257,7 @@ async def test_task_configs_are_raw_and_name_their_class(tmp_path: Path) -> None
         async def task_configs(self, max_tasks: int) -> list[Mapping[str, str]]:
             return [{**self._props, "number": str(number)} for number in range(max_tasks)]
 
-    config = worker_config(
-        config_providers="file",
-        config_providers_file_class="org.apache.kafka.common.config.provider.FileConfigProvider",
-    )
-    here = Here(Copying, config)
-    await here.start(props={**PROPS, "password": reference})
+    here = await started(Copying, config, props={**PROPS, "password": reference})
     configs = await here.worker.task_configs("c")
     assert [config["number"] for config in configs] == ["0", "1"]
     assert {config["password"] for config in configs} == {reference}
@@ -275,7 +268,6 @@ async def test_task_configs_are_raw_and_name_their_class(tmp_path: Path) -> None
 @in_virtual_time
 async def test_a_stored_config_that_names_a_file_of_the_worker_does_not_start() -> None:
     named = {"source.cluster.ssl.truststore.location": "/etc/shadow"}
-
     here = await started(noting(), props={**PROPS, **named})
     assert "NotAllowed" in (here.heard.traces["c"] or "")
     here.worker.start_task(TaskSpec(TASK, PROPS, named, 1), STARTED)
@@ -323,14 +315,9 @@ async def test_asking_for_tasks_ends_with_the_connector() -> None:
 
 @in_virtual_time
 async def test_secrets_are_not_in_traces(tmp_path: Path) -> None:
-    file = tmp_path / "secrets.properties"
-    file.write_text("password=hunter2\n")
+    config, reference = with_secret(tmp_path)
     kind = noting(start=PermanentError("login with hunter2 refused"))
-    config = worker_config(
-        config_providers="file",
-        config_providers_file_class="org.apache.kafka.common.config.provider.FileConfigProvider",
-    )
-    here = await started(kind, config, props={**PROPS, "password": f"${{file:{file}:password}}"})
+    here = await started(kind, config, props={**PROPS, "password": reference})
     trace = here.heard.traces["c"] or ""
     assert "login with [hidden] refused" in trace
     assert "hunter2" not in trace

@@ -158,13 +158,9 @@ def test_a_page_says_that_a_worker_does_not_answer_and_ctrl_c_ends_it() -> None:
         worker.settimeout(60)
         terminal, its_end = os.openpty()
         url = f"http://127.0.0.1:{worker.getsockname()[1]}"
-        page = subprocess.Popen(
-            [PROGRAMS / "heliograph", "lag", "--rest", url, "--watch"],
-            stdin=its_end,
-            stdout=its_end,
-            stderr=its_end,
-            env={**os.environ, "TERM": "xterm"},
-        )
+        command: list[str | Path] = [PROGRAMS / "heliograph", "lag", "--rest", url, "--watch"]
+        environment = {**os.environ, "TERM": "xterm"}
+        page = subprocess.Popen(command, stdin=its_end, stdout=its_end, stderr=its_end, env=environment)
         try:
             request, _ = worker.accept()
             with request:

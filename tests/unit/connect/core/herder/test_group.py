@@ -20,7 +20,7 @@ from connect.core.herder.state import HerderMode
 from connect.core.herder_api import ALGORITHM_HEADER, SIGNATURE_HEADER, BadRequest, Forbidden, Signature
 from connect.core.model import RestartRequest, State, Status, TargetState, TaskId
 from connect.core.status_and_offset_topics import status_record
-from tests.kit.herding import OTHER_URL, URL, Bench, kinds, none, only
+from tests.kit.herding import OTHER_URL, URL, Bench, kinds, leading_bench, none, only, ready_bench
 from tests.kit.work import worker_config
 
 TASKS = (TaskId("c", 0), TaskId("c", 1))
@@ -29,10 +29,8 @@ ALL = Allocation(("c",), TASKS)
 
 def at_work(config: WorkerConfig | None = None) -> Bench:
     """One connector with two tasks, all of it here; somebody else leads."""
-    bench = Bench(config)
-    bench.connector()
-    bench.tasks([{"n": "0"}, {"n": "1"}])
-    bench.follow(ALL)
+    bench = ready_bench(config, "c", tasks=2)
+    bench.joined(ALL)
     return bench
 
 
@@ -73,10 +71,7 @@ def test_work_of_a_deleted_connector_forgets_its_topics_once_it_is_down() -> Non
 
 
 def test_eager_members_stop_everything_before_they_join() -> None:
-    bench = Bench(worker_config(connect_protocol="eager"))
-    bench.connector()
-    bench.tasks([{"n": "0"}])
-    bench.ready()
+    bench = ready_bench(worker_config(connect_protocol="eager"), "c", tasks=1)
     bench.joined(Allocation(("c",), TASKS[:1]), protocol=EAGER)
     effects = bench.step(events.RebalanceBegun())
     assert kinds(effects) == ["StopWork", "Join"]
@@ -110,9 +105,7 @@ def test_a_delay_ends_in_another_round() -> None:
 
 
 def test_work_that_is_assigned_and_not_configured_any_more_is_not_started() -> None:
-    bench = Bench()
-    bench.connector()
-    bench.ready()
+    bench = ready_bench(connectors="c")
     effects = bench.joined(Allocation(("c", "gone"), TASKS))
     assert effects == [events.StartConnector("c", TargetState.STARTED)]
 
@@ -129,8 +122,7 @@ def test_records_that_share_out_nothing_do_not_ask_for_another_round() -> None:
 
 
 def test_who_is_behind_reads_before_it_starts_anything() -> None:
-    bench = Bench()
-    bench.ready()
+    bench = ready_bench()
     read = only(bench.joined(Allocation(("c",)), offset=2), events.ReadConfig)
     assert read.timeout_ms == 3_000
     assert bench.connector() == []
@@ -158,8 +150,7 @@ def test_who_cannot_read_stops_leaves_and_comes_back_later_and_later() -> None:
 
 
 def test_eager_members_come_back_after_the_unsync_backoff() -> None:
-    bench = Bench(worker_config(connect_protocol="eager", worker_unsync_backoff_ms="1234"))
-    bench.ready()
+    bench = ready_bench(worker_config(connect_protocol="eager", worker_unsync_backoff_ms="1234"))
     read = only(bench.joined(offset=99, protocol=EAGER), events.ReadConfig)
     bench.step(events.ConfigRead(read.token, ok=False))
     assert bench.herder.next_deadline_ms() == bench.now_ms + 1_234
@@ -167,8 +158,7 @@ def test_eager_members_come_back_after_the_unsync_backoff() -> None:
 
 @pytest.mark.parametrize("reads", [True, False])
 def test_a_leader_that_is_behind_another_member_reads_first(reads: bool) -> None:
-    bench = Bench()
-    bench.ready()
+    bench = ready_bench()
     read = only(bench.elected([WorkerMetadata(OTHER_URL, 2)]), events.ReadConfig)
     if reads:
         bench.connector()
@@ -270,9 +260,7 @@ def test_a_config_topic_that_begins_anew_takes_all_work_until_it_is_read() -> No
 
 
 def test_a_leader_ends_its_write_before_it_joins_a_round() -> None:
-    bench = Bench()
-    bench.ready()
-    bench.lead()
+    bench = leading_bench(connectors="")
     effects = bench.ask(events.PutConnector("c", {}, None, True, "source"))
     assert bench.step(events.RebalanceBegun()) == []
     assert bench.herder.next_deadline_ms() == bench.now_ms + 50_000
@@ -280,10 +268,7 @@ def test_a_leader_ends_its_write_before_it_joins_a_round() -> None:
 
 
 def test_whoever_writes_for_too_long_stops_before_the_coordinator_drops_it() -> None:
-    bench = Bench(worker_config(rebalance_timeout_ms="15000", worker_lease_ms="10000"))
-    bench.connector()
-    bench.ready()
-    bench.lead()
+    bench = leading_bench(worker_config(rebalance_timeout_ms="15000", worker_lease_ms="10000"))
     effects = bench.ask(events.PutConnector("d", {}, None, True, "source"))
     bench.step(events.RebalanceBegun())
     assert bench.tick(4_999) == []
@@ -371,9 +356,7 @@ def test_a_key_that_cannot_be_written_is_tried_again_after_a_read() -> None:
 
 
 def test_a_member_that_cannot_be_read_does_not_stop_the_others() -> None:
-    bench = Bench()
-    bench.connector()
-    bench.ready()
+    bench = ready_bench(connectors="c")
     members = {"ours": dict(bench.joining().protocols)[SESSIONED], "odd": b"\x00"}
     assign = only(bench.step(events.LeaderElected(SESSIONED, "ours", members)), events.Assign)
     assert list(assign.assignments) == ["ours"]
@@ -389,8 +372,7 @@ def warned(bench: Bench) -> list[str]:
 
 
 def test_a_leader_warns_once_of_a_member_with_its_own_address() -> None:
-    bench = Bench()
-    bench.ready()
+    bench = ready_bench()
     bench.elected([WorkerMetadata(OTHER_URL, 0)])
     assert warned(bench) == []
     bench.elected([WorkerMetadata(OTHER_URL, 0), WorkerMetadata(URL, 0)])
@@ -401,8 +383,7 @@ def test_a_leader_warns_once_of_a_member_with_its_own_address() -> None:
 
 
 def test_a_member_warns_of_a_leader_with_its_own_address() -> None:
-    bench = Bench()
-    bench.ready()
+    bench = ready_bench()
     bench.joined(leader_url=URL)
     assert len(warned(bench)) == 1
 

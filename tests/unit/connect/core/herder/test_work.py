@@ -11,7 +11,7 @@ from connect.core.herder import events
 from connect.core.herder.membership import COMPATIBLE, NOTHING, Allocation, WorkerMetadata
 from connect.core.model import ConnectorStateInfo, RestartRequest, State, Status, TargetState, TaskId
 from connect.core.status_and_offset_topics import status_record
-from tests.kit.herding import CONFIG, OTHER_URL, Bench, error_of, kinds, none, only
+from tests.kit.herding import CONFIG, OTHER_URL, Bench, error_of, kinds, leading_bench, none, only, ready_bench
 from tests.kit.work import worker_config
 
 TASKS = (TaskId("c", 0), TaskId("c", 1))
@@ -21,19 +21,12 @@ TWO = ({"n": "0"}, {"n": "1"})
 
 def leading() -> Bench:
     """Alone, with one connector of two tasks, all of it started."""
-    bench = Bench()
-    bench.connector()
-    bench.tasks(TWO)
-    bench.ready()
-    bench.lead()
-    return bench
+    return leading_bench(tasks=2)
 
 
 def following(assigned: Allocation = NOTHING, config: WorkerConfig | None = None) -> Bench:
-    bench = Bench(config)
-    bench.connector()
-    bench.tasks(TWO)
-    bench.follow(assigned)
+    bench = ready_bench(config, "c", tasks=2)
+    bench.joined(assigned)
     return bench
 
 
@@ -98,13 +91,8 @@ def test_a_new_connector_is_written_with_its_target_first_and_answered_once_it_i
     effects = bench.wrote(effects)
     put = only(effects, events.Reply).value
     assert isinstance(put, herder_api.Put)
-    assert (put.created, put.info.name, put.info.config, put.info.tasks, put.info.type) == (
-        True,
-        "d",
-        {"a": "b"},
-        (),
-        "source",
-    )
+    assert put.created
+    assert (put.info.name, put.info.config, put.info.tasks, put.info.type) == ("d", {"a": "b"}, (), "source")
     only(effects, events.Join)
 
 
@@ -270,10 +258,7 @@ def test_a_task_is_restarted_where_it_runs() -> None:
 
 
 def test_the_leader_names_the_owner() -> None:
-    bench = Bench()
-    bench.connector()
-    bench.tasks(TWO)
-    bench.ready()
+    bench = ready_bench(connectors="c", tasks=2)
     bench.lead(WorkerMetadata(OTHER_URL, 0))
     elsewhere = next(task for task in TASKS if task not in bench.herder.assignment.tasks)
     refusal = error_of(bench.ask(events.RestartTask(elsewhere)))
@@ -316,12 +301,8 @@ def test_each_worker_restarts_what_it_runs_of_the_plan() -> None:
 def test_of_several_restarts_that_wait_the_greatest_counts() -> None:
     bench = with_statuses(following(ALL))
     bench.step(events.RebalanceBegun())
-    for request in (
-        RestartRequest("c", True, False),
-        RestartRequest("c", False, True),
-        RestartRequest("c", True, True),
-    ):
-        assert bench.record(restart_record(request)) == []
+    for only_failed, include_tasks in ((True, False), (False, True), (True, True)):
+        assert bench.record(restart_record(RestartRequest("c", only_failed, include_tasks))) == []
     assert only(bench.joined(), events.StopWork) == events.StopWork(("c",), TASKS)
 
 

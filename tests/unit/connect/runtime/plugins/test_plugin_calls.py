@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from connect.api.connector import Props
-from connect.api.source import EngineTask, RecordMetadata, SourceConnector, SourceRecord, SourceTask
+from connect.api.source import EngineTask, RecordMetadata, SourceConnector, SourceRecord
 from connect.core.errors import ConfigError, PermanentError, RetriableError
 from connect.core.herder_api import BadRequest
 from connect.core.model import State, TargetState, TaskId
@@ -19,7 +19,7 @@ from connect.runtime.task.record_delivery import TaskCallbacks
 from connect.runtime.task_builder import TaskSpec
 from connect.runtime.worker import Worker
 from tests.kit.virtual_time import in_virtual_time
-from tests.kit.work import Heard, TestConnector, memory_topic, plugins, record, worker_config
+from tests.kit.work import Heard, QuietTask, TestConnector, memory_topic, plugins, record, worker_config
 
 TASK = TaskId("c", 0)
 PROPS = {"name": "c", "connector.class": "Test"}
@@ -128,11 +128,7 @@ async def test_task_configs_that_want_to_end_more_are_an_error(error: BaseExcept
 @pytest.mark.parametrize("error", ENDINGS, ids=repr)
 @in_virtual_time
 async def test_callbacks_that_want_to_end_more_are_told(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
-    class Task(SourceTask):
-        async def start(self, props: Props) -> None: ...
-
-        async def poll(self) -> Sequence[SourceRecord] | None: ...
-
+    class Task(QuietTask):
         async def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
             raise error
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connect.api.source import RecordMetadata, SourceRecord, SourceTask
+from connect.api.source import RecordMetadata, SourceRecord
 from connect.core.errors import PermanentError, RetriableError
 from connect.core.model import TaskId
 from connect.kafka.threads import PluginThread
@@ -22,20 +22,16 @@ from connect.runtime.task.record_conversion import ErrorHandler, ErrorSettings
 from connect.runtime.task.record_delivery import BatchRefused, OutgoingRecord, SendFailed, TaskCallbacks, TopicsInUse
 from connect.runtime.task.task_control import TaskCounters
 from tests.kit.virtual_time import in_virtual_time
-from tests.kit.work import Heard, ObedientProducer, memory_topic, record
+from tests.kit.work import Heard, ObedientProducer, QuietTask, memory_topic, record
 
 TASK = TaskId("c", 0)
 
 
-class Quiet(SourceTask):
+class Quiet(QuietTask):
     """Hears only of commits."""
 
     def __init__(self) -> None:
         self.commits = 0
-
-    async def start(self, props: object) -> None: ...
-
-    async def poll(self) -> None: ...
 
     async def commit(self) -> None:
         self.commits += 1
