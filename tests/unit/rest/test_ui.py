@@ -59,11 +59,9 @@ async def test_the_page_and_its_files_are_cached_by_tag_and_load_nothing_from_el
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/ui/static/../router.py", 404),
-        ("GET", "/ui/static/%2e%2e/router.py", 404),
-        ("GET", "/ui/none", 404),
-        ("POST", "/ui/api/flows", 405),
+        *(("GET", f"/ui/{path}", 404) for path in ("static/../router.py", "static/%2e%2e/router.py", "none")),
         ("GET", "/ui/api/flows/none/lag", 404),
+        ("POST", "/ui/api/flows", 405),
     ],
 )
 async def test_other_requests_are_refused(

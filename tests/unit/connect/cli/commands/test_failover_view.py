@@ -280,8 +280,7 @@ def test_a_time_is_in_milliseconds(text: str, at_ms: int) -> None:
     [
         ("yesterday", "not a time such as"),
         ("2026-11-20T11:00", "no time zone"),
-        ("1969-12-31T23:59:59.999Z", "before 1970"),
-        ("1969-12-31T23:59:59.9999Z", "before 1970"),
+        *((f"1969-12-31T23:59:59.{fraction}Z", "before 1970") for fraction in ("999", "9999")),
         ("1970-01-01T00:00+01:00", "before 1970"),
     ],
 )

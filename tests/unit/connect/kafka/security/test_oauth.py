@@ -149,15 +149,15 @@ def test_an_endpoint_that_does_not_answer_is_asked_again(unused_tcp_port: int) -
         Tokens(of(f"http://127.0.0.1:{unused_tcp_port}/", SECRET)).token()
 
 
+ENDPOINT_KEY = "sasl.oauthbearer.token.endpoint.url"
+NO_ENDPOINTS = ("file:///x", "http://login.example/", "http://127.0.0.1.example/", "https://[x", "https://me:hush@x")
+
+
 @pytest.mark.parametrize(
     ("jaas", "properties", "key"),
     [
-        (f"{MODULE};", {}, "sasl.oauthbearer.token.endpoint.url"),
-        (f"{MODULE};", {"token_endpoint_url": "file:///x"}, "sasl.oauthbearer.token.endpoint.url"),
-        (f"{MODULE};", {"token_endpoint_url": "http://login.example/"}, "sasl.oauthbearer.token.endpoint.url"),
-        (f"{MODULE};", {"token_endpoint_url": "http://127.0.0.1.example/"}, "sasl.oauthbearer.token.endpoint.url"),
-        (f"{MODULE};", {"token_endpoint_url": "https://[x"}, "sasl.oauthbearer.token.endpoint.url"),
-        (f"{MODULE};", {"token_endpoint_url": "https://me:hush@x"}, "sasl.oauthbearer.token.endpoint.url"),
+        (f"{MODULE};", {}, ENDPOINT_KEY),
+        *((f"{MODULE};", {"token_endpoint_url": url}, ENDPOINT_KEY) for url in NO_ENDPOINTS),
         (f"{MODULE};", {"token_endpoint_url": "https://x"}, "sasl.oauthbearer.client.credentials.client.id"),
         (f'{MODULE} unsecuredLoginNumberClaim_sub="x";', {}, "sasl.jaas.config"),
         (f'{MODULE} oauth.client.id="me";', {}, "sasl.jaas.config"),
@@ -211,18 +211,17 @@ def test_a_redirect_is_not_followed_with_the_secret(status: int) -> None:
     assert SECRET not in str(caught.value)
 
 
+NO_TOKENS = (b'"x\\u0001host=evil"', b'"two words"', b'["x"]')
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [
         (b'{"access_token": "x", "more": "' + b"x" * 2**21 + b'"}', "larger than 1048576 bytes"),
-        (b'{"access_token": "x", "expires_in": -1}', "not a positive number"),
-        (b'{"access_token": "x", "expires_in": NaN}', "not a positive number"),
+        *((b'{"access_token": "x", "expires_in": %s}' % life, "not a positive number") for life in (b"-1", b"NaN")),
         (b'{"access_token": "x", "expires_in": null}', "could not convert"),
-        (b'{"access_token": "x\\u0001host=evil"}', "something that is not a token"),
-        (b'{"access_token": "two words"}', "something that is not a token"),
-        (b'{"access_token": ["x"]}', "something that is not a token"),
-        (b'["x"]', "returned no token"),
-        (b"<html>", "returned no token"),
+        *((b'{"access_token": %s}' % token, "something that is not a token") for token in NO_TOKENS),
+        *((body, "returned no token") for body in (b'["x"]', b"<html>")),
     ],
 )
 def test_an_answer_without_a_usable_token_is_an_error(body: bytes, said: str) -> None:
