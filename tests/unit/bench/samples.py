@@ -1,7 +1,5 @@
 """Rows for tests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from bench.rows import Latency, Result, Run

@@ -1,7 +1,5 @@
 """A REST server with a dict for a herder, on a port of its own."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any

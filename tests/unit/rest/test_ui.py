@@ -1,7 +1,5 @@
 """The dashboard's files, data and events, without a browser."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """The dashboard of a flow whose tasks run on two workers: what both know is added up, and a silent one is named."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Errors as one line, exit codes, log lines."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -1,7 +1,5 @@
 """Strimzi's rule of automatic restarts."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

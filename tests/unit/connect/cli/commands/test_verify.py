@@ -1,7 +1,5 @@
 """``heliograph verify``: options that are refused before Spark starts, exit codes, and the end of ``--watch``."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -1,7 +1,5 @@
 """What REST answers about a connector's config before it is stored."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import orjson

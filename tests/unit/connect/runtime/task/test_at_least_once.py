@@ -1,7 +1,5 @@
 """At-least-once: offsets follow acknowledgements, in order, and errors are not lost."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

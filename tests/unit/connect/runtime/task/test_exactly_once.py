@@ -1,7 +1,5 @@
 """Exactly-once: what stands between begin and commit, and what does not."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
