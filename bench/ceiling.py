@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
 from types import TracebackType
@@ -146,39 +146,35 @@ class Loops:
                     pipe.close()
 
 
+@dataclass(eq=False)
 class Loop:
     """One of them, in its process."""
 
-    def __init__(
-        self,
-        source: str,
-        target: str,
-        source_topic: str,
-        target_topic: str,
-        partitions: Sequence[int],
-        *,
-        together: bool,
-        merged: bool,
-    ) -> None:
-        self._source, self._target = _cluster(source), _cluster(target)
-        self._source_topic, self._target_topic = source_topic, target_topic
-        self._partitions = partitions
-        self._together = together
-        self._merged = merged
-        self._batches: dict[int, Iterator[memoryview]] = {}
-        self._produced_bytes = self._read_bytes = 0
-        self._produced = asyncio.Event()
+    source: str
+    target: str
+    source_topic: str
+    target_topic: str
+    partitions: Sequence[int]
+    together: bool
+    merged: bool
+    _batches: dict[int, Iterator[memoryview]] = field(default_factory=dict)
+    _produced_bytes: int = 0
+    _read_bytes: int = 0
+    _produced: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self._source, self._target = _cluster(self.source), _cluster(self.target)
 
     async def prepare(self) -> None:
-        self._leaders = await self._target.metadata({self._target_topic})
+        self._leaders = await self._target.metadata({self.target_topic})
         connection, topic = await self._reading()
-        for index in self._partitions:
+        for index in self.partitions:
             row = await fetch_api.fetch_one(connection, topic, index, (0, -1, -1), _HELD)
             self._batches[index] = cycle(self._ready(row.records))
 
     def _ready(self, fetched: memoryview) -> list[memoryview]:
         found = [fetched[start : start + size] for start, size, _ in extents(fetched)]
-        if self._merged:
+        if self.merged:
             return [memoryview(one) for one in _merged(found)]
         for batch in found:
             rewrite(batch, read_header(batch).attributes & CODEC_MASK, *_NO_PRODUCER)
@@ -186,10 +182,10 @@ class Loop:
 
     async def run(self) -> None:
         by_leader: dict[int, list[int]] = {}
-        for index in self._partitions:
-            leader = self._leaders.leader(self._target_topic, index)
+        for index in self.partitions:
+            leader = self._leaders.leader(self.target_topic, index)
             if leader is None:
-                raise BenchError(f"{self._target_topic}-{index} has no leader")
+                raise BenchError(f"{self.target_topic}-{index} has no leader")
             by_leader.setdefault(leader, []).append(index)
         await together(
             "ceiling", [*(self._produce(leader, indexes) for leader, indexes in by_leader.items()), self._read()]
@@ -197,12 +193,12 @@ class Loop:
 
     async def _produce(self, leader: int, indexes: Sequence[int]) -> None:
         connection = await self._target.connection(leader)
-        key = topic_name_key(self._target_topic)
+        key = topic_name_key(self.target_topic)
         turns = cycle(indexes)
         flying: deque[tuple[int, asyncio.Future[memoryview]]] = deque()
         while True:
             while len(flying) < _IN_FLIGHT:
-                named = indexes if self._together else list(islice(turns, 1))
+                named = indexes if self.together else list(islice(turns, 1))
                 entries = [(index, next(self._batches[index])) for index in named]
                 future = connection.send(_PRODUCE, _VERSION, encode_produce(_TIMEOUT_MS, [(key, entries)]))
                 flying.append((sum(len(batch) for _, batch in entries), future))
@@ -210,14 +206,14 @@ class Loop:
             answer = decode_produce(await future, _VERSION)
             for row in answer.partitions:
                 if row.error_code != _NONE:
-                    raise BenchError(f"produce {self._target_topic}-{row.partition}: Kafka error {row.error_code}")
+                    raise BenchError(f"produce {self.target_topic}-{row.partition}: Kafka error {row.error_code}")
             self._produced_bytes += size
             self._produced.set()
 
     async def _read(self) -> None:
         connection, topic = await self._reading()
-        positions = dict.fromkeys(self._partitions, 0)
-        for index in cycle(self._partitions):
+        positions = dict.fromkeys(self.partitions, 0)
+        for index in cycle(self.partitions):
             while self._read_bytes > self._produced_bytes + _AHEAD_BYTES:
                 self._produced.clear()
                 await self._produced.wait()
@@ -228,11 +224,11 @@ class Loop:
             await asyncio.sleep(0)
 
     async def _reading(self) -> tuple[Connection, fetch_api.TopicOnWire]:
-        metadata = await self._source.metadata({self._source_topic})
-        leader = metadata.leader(self._source_topic, 0)
+        metadata = await self._source.metadata({self.source_topic})
+        leader = metadata.leader(self.source_topic, 0)
         if leader is None:
-            raise BenchError(f"{self._source_topic} has no leader")
-        topic = fetch_api.TopicOnWire(self._source_topic, metadata.topics[self._source_topic].topic_id)
+            raise BenchError(f"{self.source_topic} has no leader")
+        topic = fetch_api.TopicOnWire(self.source_topic, metadata.topics[self.source_topic].topic_id)
         return await self._source.connection(leader), topic
 
 

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -112,53 +113,47 @@ def shares(latencies_ms: Sequence[float]) -> dict[str, float]:
     return {"records": len(ordered), **at}
 
 
+@dataclass(eq=False)
 class Meter:
     """Sends numbered records by the clock and takes them at the other end. Those sent in the ramp do not count."""
 
-    def __init__(
-        self,
-        source: str,
-        target: str,
-        topic: str,
-        partitions: int,
-        records_per_s: int,
-        ramp_s: float,
-        seconds: float,
-        deadline_s: float = _DEADLINE_S,
-    ) -> None:
-        self._source, self._target = source, target
-        self._topic, self._partitions = topic, partitions
-        self._records_per_s = records_per_s
-        self._ramp_s, self._seconds, self._deadline_s = ramp_s, seconds, deadline_s
-        self._seen: dict[int, int] = {}
-        self._latencies_ms: dict[int, float] = {}
+    source: str
+    target: str
+    topic: str
+    partitions: int
+    records_per_s: int
+    ramp_s: float
+    seconds: float
+    deadline_s: float = _DEADLINE_S
+    _seen: dict[int, int] = field(default_factory=dict)
+    _latencies_ms: dict[int, float] = field(default_factory=dict)
 
     async def run(self) -> dict[str, Any]:
-        copied = [TopicPartition(f"us.{self._topic}", index) for index in range(self._partitions)]
+        copied = [TopicPartition(f"us.{self.topic}", index) for index in range(self.partitions)]
         async with (
-            AIOKafkaProducer(bootstrap_servers=self._source, enable_idempotence=True) as producer,
-            AIOKafkaConsumer(bootstrap_servers=self._target, auto_offset_reset="earliest") as consumer,
+            AIOKafkaProducer(bootstrap_servers=self.source, enable_idempotence=True) as producer,
+            AIOKafkaConsumer(bootstrap_servers=self.target, auto_offset_reset="earliest") as consumer,
         ):
             consumer.assign(copied)
             async with Scope("read the target") as scope:
                 scope.spawn(self._read(consumer), "read the target")
                 count = await self._send(producer)
-                until_s = time.monotonic() + self._deadline_s
+                until_s = time.monotonic() + self.deadline_s
                 while len(self._seen) < count and time.monotonic() < until_s:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
         if len(self._seen) < count:
             return {"error": f"{count - len(self._seen)} of {count} records did not arrive"}
         if twice := sum(times > 1 for times in self._seen.values()):
             return {"error": f"{twice} of {count} records arrived more than once"}
-        first = int(self._ramp_s * self._records_per_s)
+        first = int(self.ramp_s * self.records_per_s)
         return {"error": "", "found": shares([ms for number, ms in self._latencies_ms.items() if number >= first])}
 
     async def _send(self, producer: AIOKafkaProducer) -> int:
         began_s, sent = time.monotonic(), 0
-        while (passed_s := time.monotonic() - began_s) < self._ramp_s + self._seconds:
-            while sent < passed_s * self._records_per_s:
+        while (passed_s := time.monotonic() - began_s) < self.ramp_s + self.seconds:
+            while sent < passed_s * self.records_per_s:
                 value = _value(sent, time.monotonic_ns())
-                await producer.send(self._topic, value, partition=sent % self._partitions)
+                await producer.send(self.topic, value, partition=sent % self.partitions)
                 sent += 1
             await asyncio.sleep(_TICK_S)
         await producer.flush()

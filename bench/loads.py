@@ -22,11 +22,9 @@ Far = Literal["", "source", "target"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """A topic to copy. ``record_bytes`` is the size of a random value; None takes JSON lines instead.
-
-    ``data`` names the topic: loads of the same data share what was written. ``far`` names the cluster that is reached
-    through a proxy, with ``round_trip_ms``. ``listener``: of clusters that ask for TLS and SCRAM, or for neither.
-    """
+    """A topic to copy. ``record_bytes`` is the size of a random value; None takes JSON lines instead. ``data`` names
+    the topic: loads of the same data share what was written. ``far`` names the cluster that is reached through a proxy,
+    with ``round_trip_ms``. ``listener``: of clusters that ask for TLS and SCRAM, or for neither."""
 
     name: str
     title: str

@@ -116,10 +116,8 @@ async def _steady(
     look: Callable[[], Look],
     failure: Callable[[], str | None],
 ) -> tuple[float, _Seen[Look], _Seen[Look]]:
-    """When the first record was seen, and both ends of the window.
-
-    ``failure`` says why nothing more will come, None while there is hope.
-    """
+    """When the first record was seen, and both ends of the window. ``failure`` says why nothing more will come, None
+    while there is hope."""
     first_s = await first_records(target, topic, load, failure)
     await asyncio.sleep(window.ramp_s)
     begin = await _seen(target, topic, load, look)

@@ -52,11 +52,8 @@ class _Ledger:
 
 
 class TreeSampler:
-    """Follows a process tree from a thread of its own until ``stop``.
-
-    CPU is looked at every ``cpu_interval_s``, memory (which makes the kernel walk every page table) every
-    ``memory_interval_s``.
-    """
+    """Follows a process tree from a thread of its own until ``stop``. CPU is looked at every ``cpu_interval_s``, memory
+    (which makes the kernel walk every page table) every ``memory_interval_s``."""
 
     def __init__(self, pid: int, *, cpu_interval_s: float = 0.1, memory_interval_s: float = 0.5) -> None:
         self._root = psutil.Process(pid)

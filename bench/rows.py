@@ -95,9 +95,7 @@ class Started(Row):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ciphers(Row):
     """CPU of decrypting a GB and encrypting it again, in TLS's cipher and largest record, and nothing else.
-
-    ``tls_cpu_s_per_gb``: the same through Python's TLS in memory, which frames records and copies them.
-    """
+    ``tls_cpu_s_per_gb``: the same through Python's TLS in memory, which frames records and copies them."""
 
     cpu_s_per_gb: float
     tls_cpu_s_per_gb: float
@@ -105,10 +103,8 @@ class Ciphers(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partitions(Row):
-    """What a number of partitions costs, in shares of a core: ``IDLE`` of all processes, ``BUSY`` of the worker.
-
-    ``make scale`` measures the one, ``make late`` the other.
-    """
+    """What a number of partitions costs, in shares of a core: ``IDLE`` of all processes, ``BUSY`` of the worker. ``make
+    scale`` measures the one, ``make late`` the other."""
 
     partitions: int
     cores: float

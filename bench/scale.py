@@ -99,10 +99,7 @@ def model(rows: Rows) -> Model:
 
 def points(rows: Rows, when: str) -> list[Point]:
     """Of every load of uncompressed batches whose copy was measured in runs whose ids, which are times, begin with
-    ``when``.
-
-    To open and compress a GB costs what its records make of it, which is no cost of a GB.
-    """
+    ``when``. To open and compress a GB costs what its records make of it, which is no cost of a GB."""
     found = []
     for group in _GROUPS:
         for load in tables.measured(rows, Result, group):

@@ -30,9 +30,7 @@ class ConfigPropertyFilter(Protocol):
 
     def should_replicate_config_property(self, key: str) -> bool:
         """Return whether the remote topic gets the topic config ``key`` at all."""
-        ...
 
     def should_replicate_source_default(self, key: str) -> bool:
         """Return, for a topic config left at its default on the source, whether the remote topic gets the source's
         default rather than the target's (KIP-894)."""
-        ...

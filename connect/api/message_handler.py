@@ -7,11 +7,9 @@ from typing import NamedTuple, Protocol
 
 
 class MirroredRecord(NamedTuple):
-    """A record. For a record passed to a handler, ``partition`` and ``offset`` are its position in the source.
-
-    A returned record goes to ``partition`` of ``topic``. If ``partition`` is None, the key decides, and records without
-    a key are spread over all partitions. Its ``offset`` is ignored. ``timestamp_ms`` is -1 if there is none.
-    """
+    """A record. For a record passed to a handler, ``partition`` and ``offset`` are its position in the source. A
+    returned record goes to ``partition`` of ``topic``. If ``partition`` is None, the key decides, and records without a
+    key are spread over all partitions. Its ``offset`` is ignored. ``timestamp_ms`` is -1 if there is none."""
 
     topic: str
     partition: int | None
@@ -28,4 +26,3 @@ class MessageHandler(Protocol):
     def handle(self, record: MirroredRecord) -> Iterable[MirroredRecord]:
         """Return the records to send in place of ``record``, in order; none skips it. An error stops the partition, or
         skips the record with ``--abort.on.send.failure false``."""
-        ...

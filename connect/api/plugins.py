@@ -39,11 +39,9 @@ class PluginKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PluginDescription:
-    """A plugin: the class ``name`` that configs use, and the ``factory`` that creates it.
-
-    A class that is both a converter and a header converter has two descriptions. ``factory`` returns an instance that
-    is not configured; for a connector it is the class itself.
-    """
+    """A plugin: the class ``name`` that configs use, and the ``factory`` that creates it. A class that is both a
+    converter and a header converter has two descriptions. ``factory`` returns an instance that is not configured; for a
+    connector it is the class itself."""
 
     kind: PluginKind
     name: str

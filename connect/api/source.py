@@ -28,12 +28,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A Connect type: string, bytes, boolean, int8 ... int64, float32, float64, array, map or struct.
-
-    Values of arrays are lists, values of maps and structs are dicts. ``name``, ``version`` and ``parameters`` (pairs of
-    name and value) mark logical types such as ``org.apache.kafka.connect.data.Timestamp``. ``keys`` applies to maps,
-    ``values`` to maps and arrays. ``fields`` applies to structs: pairs of name and schema, in order.
-    """
+    """A Connect type: string, bytes, boolean, int8 ... int64, float32, float64, array, map or struct. Values of arrays
+    are lists, values of maps and structs are dicts. ``name``, ``version`` and ``parameters`` (pairs of name and value)
+    mark logical types such as ``org.apache.kafka.connect.data.Timestamp``. ``keys`` applies to maps, ``values`` to maps
+    and arrays. ``fields`` applies to structs: pairs of name and schema, in order."""
 
     type: str
     optional: bool = False
@@ -62,10 +60,8 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class SourceRecord:
-    """A record to write to ``topic``, with its partition and offset in the source system.
-
-    If ``partition`` is None, the producer chooses it by key. If ``timestamp_ms`` is None, it is the time of sending.
-    """
+    """A record to write to ``topic``, with its partition and offset in the source system. If ``partition`` is None, the
+    producer chooses it by key. If ``timestamp_ms`` is None, it is the time of sending."""
 
     source_partition: Fields
     source_offset: Fields
@@ -108,11 +104,9 @@ class OffsetReader(Protocol):
 
     async def offset(self, partition: Fields) -> Fields | None:
         """Return the last stored offset of a source partition, or None if there is none."""
-        ...
 
     async def offsets(self, partitions: Sequence[Fields]) -> Sequence[Fields | None]:
         """Return the last stored offset of each source partition, in the order of ``partitions``."""
-        ...
 
 
 class TransactionContext(Protocol):
@@ -120,14 +114,10 @@ class TransactionContext(Protocol):
 
     def commit_transaction(self, record: SourceRecord | None = None) -> None:
         """Commit the transaction after ``record``, or after the current batch if ``record`` is None."""
-        ...
 
     def abort_transaction(self, record: SourceRecord | None = None) -> None:
-        """Abort the transaction after ``record``, or after the current batch if ``record`` is None.
-
-        The records are dropped and their offsets are stored, so that the task does not read them again.
-        """
-        ...
+        """Abort the transaction after ``record``, or after the current batch if ``record`` is None. The records are
+        dropped and their offsets are stored, so that the task does not read them again."""
 
 
 class SourceConnectorContext(Protocol):
@@ -138,11 +128,8 @@ class SourceConnectorContext(Protocol):
 
     @property
     def present_task_configs(self) -> Sequence[Props]:
-        """The current task configs, possibly written by another worker, with unresolved references to secrets.
-
-        Valid during ``task_configs``; empty if the connector has no tasks yet.
-        """
-        ...
+        """The current task configs, possibly written by another worker, with unresolved references to secrets. Valid
+        during ``task_configs``; empty if the connector has no tasks yet."""
 
     def raise_error(self, error: Exception) -> None:
         """Set the connector to FAILED because of ``error``."""
@@ -152,7 +139,6 @@ class SourceConnectorContext(Protocol):
 
     def wait_for(self, asked: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine from a plain function, as :meth:`SourceTaskContext.wait_for` does."""
-        ...
 
 
 class SourceTaskContext(Protocol):
@@ -161,7 +147,6 @@ class SourceTaskContext(Protocol):
     @property
     def configs(self) -> Props:
         """The task's config, with references resolved."""
-        ...
 
     @property
     def offset_reader(self) -> OffsetReader: ...
@@ -169,15 +154,11 @@ class SourceTaskContext(Protocol):
     @property
     def transaction_context(self) -> TransactionContext | None:
         """Ends transactions; None unless exactly-once and ``transaction.boundary=connector`` are both set."""
-        ...
 
     def wait_for(self, asked: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the worker's event loop and return its result, from a method that is a plain function:
-        ``context.wait_for(context.offset_reader.offset(partition))``.
-
-        Raises RuntimeError outside the task's thread and after the task was closed.
-        """
-        ...
+        ``context.wait_for(context.offset_reader.offset(partition))``. Raises RuntimeError outside the task's thread and
+        after the task was closed."""
 
 
 class SourceTask(ABC):
@@ -191,17 +172,14 @@ class SourceTask(ABC):
     @abstractmethod
     def start(self, props: Props) -> Awaitable[None] | None:
         """Prepare for polling. ``props`` is the task's config, with references resolved."""
-        ...
 
     @abstractmethod
     def poll(self) -> Awaitable[Sequence[SourceRecord] | None] | Sequence[SourceRecord] | None:
         """Return the next records, or None if there are none at the moment; wait briefly rather than return at once.
-
         After a :class:`~connect.core.errors.RetriableError` the worker polls again; any other error makes the task
         FAILED. When the task is to stop, the worker cancels a waiting poll. A plain function cannot be cancelled and
         delays the other methods, so it should return within about a second. Records returned after the request to stop
-        are dropped, and read again from the stored offset.
-        """
+        are dropped, and read again from the stored offset."""
 
     def commit(self) -> Awaitable[None] | None:
         """React to stored offsets: those of all records sent so far."""
@@ -221,19 +199,15 @@ class EngineMeter(Protocol):
 
     def copied(self, records: int, batches: int) -> None:
         """Count records that the target acknowledged, and their batches."""
-        ...
 
     def left_out(self, records: int) -> None:
         """Count records that were left out because of an error."""
-        ...
 
     def committed(self, took_ms: float) -> None:
         """Count a write of positions."""
-        ...
 
     def commit_failed(self) -> None:
         """Count a write of positions that failed."""
-        ...
 
 
 class EngineTask(ABC):
@@ -261,9 +235,8 @@ class EngineTask(ABC):
 
     def reconfigure(self, props: Props) -> bool:
         """Apply a new config while ``run`` is in progress; return False if the task must be restarted instead.
-
-        ``props`` is the whole config, with references resolved. Called in the worker's event loop; must return at once.
-        """
+        ``props`` is the whole config, with references resolved. Called in the worker's event loop; must return at
+        once."""
         return False
 
 
@@ -320,10 +293,8 @@ class SourceConnector(ABC):
     def validate(
         self, props: Props, values: dict[str, ConfigValue]
     ) -> Awaitable[dict[str, ConfigValue]] | dict[str, ConfigValue]:
-        """Validate settings in combination and return the amended values.
-
-        ``values`` holds the result for each setting on its own. Called on an instance that was not started.
-        """
+        """Validate settings in combination and return the amended values. ``values`` holds the result for each setting
+        on its own. Called on an instance that was not started."""
         return values
 
     def initialize(self, context: SourceConnectorContext) -> None:
@@ -332,7 +303,6 @@ class SourceConnector(ABC):
     @abstractmethod
     def start(self, props: Props) -> Awaitable[None] | None:
         """Prepare for :meth:`task_configs`. ``props`` is the connector's config, with references resolved."""
-        ...
 
     @abstractmethod
     def task_configs(self, max_tasks: int) -> Awaitable[Sequence[Props]] | Sequence[Props]:
@@ -362,18 +332,14 @@ class SourceConnector(ABC):
     def report(
         self, kind: str, props: Props, tasks: Sequence[TaskReport], query: Mapping[str, str], connector: ConnectorReport
     ) -> Awaitable[Mapping[str, Any] | None] | Mapping[str, Any] | None:
-        """Return a JSON report for ``GET /connectors/{name}/{kind}``, an addition to Kafka Connect's API.
-
-        Called on an instance that was not started, on any worker of the group. Return None if there is no report of
-        that kind. Raise ConfigError for an invalid ``query``, RetriableError if the report is not available now.
-        """
+        """Return a JSON report for ``GET /connectors/{name}/{kind}``, an addition to Kafka Connect's API. Called on an
+        instance that was not started, on any worker of the group. Return None if there is no report of that kind. Raise
+        ConfigError for an invalid ``query``, RetriableError if the report is not available now."""
         return None
 
     def alter_offsets(
         self, props: Props, offsets: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
     ) -> Awaitable[bool] | bool:
-        """Approve offsets before they are altered over REST; an offset of None resets its partition.
-
-        Return True if the user has nothing else to change, such as offsets outside Kafka. Raise an error to refuse.
-        """
+        """Approve offsets before they are altered over REST; an offset of None resets its partition. Return True if the
+        user has nothing else to change, such as offsets outside Kafka. Raise an error to refuse."""
         return False

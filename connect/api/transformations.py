@@ -13,10 +13,8 @@ from connect.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class NamedPlugin:
-    """A transformation or predicate in a config: its class name, its settings and the prefix of their keys.
-
-    ``version`` is a version range, or None for any version.
-    """
+    """A transformation or predicate in a config: its class name, its settings and the prefix of their keys. ``version``
+    is a version range, or None for any version."""
 
     prefix: str
     name: str

@@ -135,11 +135,8 @@ SUBJECT: Final = "subject"
 
 def state_changed(log: logging.Logger, level: int, event: str, subject: str, template: str, *arguments: object) -> None:
     """Log a change that the worker has made or found, and enter it in the audit, whatever the log's level is.
-
-    Args:
-        event: A word such as ``topic-created``.
-        subject: What has changed: a topic, a partition, a connector or a task.
-    """
+    ``event``: a word such as ``topic-created``. ``subject``: what has changed: a topic, a partition, a connector or a
+    task."""
     log.log(level, template, *arguments, extra={EVENT: event, SUBJECT: subject})
     if (audited := AUDITED.get()) is not None:
         audited(AuditEntry("worker", event, subject, detail=template % arguments))

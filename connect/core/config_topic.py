@@ -31,46 +31,52 @@ from connect.core.jackson import decode_json, json_text
 from connect.core.model import RestartRequest, TargetState, TaskId
 
 
+class ConfigChange:
+    """What a record of the topic has changed."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class ConnectorChanged:
+class ConnectorChanged(ConfigChange):
     """A connector was created, or its config was written again, possibly unchanged."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectorRemoved:
+class ConnectorRemoved(ConfigChange):
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class TasksChanged:
+class TasksChanged(ConfigChange):
     """A connector's tasks were committed, or are inconsistent."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class TargetChanged:
+class TargetChanged(ConfigChange):
     """The target state of an existing connector changed. Not reported for a new or removed connector."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class SessionKeyChanged:
+class SessionKeyChanged(ConfigChange):
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class RestartAsked:
+class RestartAsked(ConfigChange):
     """A restart was requested. Ignored during the first read of the log, because it was for earlier workers."""
 
     request: RestartRequest
 
 
 @dataclass(frozen=True, slots=True)
-class LoggerChanged:
+class LoggerChanged(ConfigChange):
     """The level of a logger changed on all workers. Ignored during the first read of the log."""
 
     namespace: str
@@ -78,22 +84,10 @@ class LoggerChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class SkippedConfigRecord:
+class SkippedConfigRecord(ConfigChange):
     """A record was skipped; ``why`` is for the log and contains no value."""
 
     why: str
-
-
-Change = (
-    ConnectorChanged
-    | ConnectorRemoved
-    | TasksChanged
-    | TargetChanged
-    | SessionKeyChanged
-    | RestartAsked
-    | LoggerChanged
-    | SkippedConfigRecord
-)
 
 
 TARGET_STATE_PREFIX: Final = "target-state-"
@@ -134,18 +128,17 @@ class _Connector:
 
     config: Config
     applied: Config | None = None
-    task_count: int | None = None
+    task_count: int = 0
     tasks: Sequence[Config] = ()
-    inconsistent: bool = False
+
+
+_ABSENT: Final = _Connector({})
 
 
 @dataclass(slots=True)
 class ConfigLog:
-    """The folded config topic.
-
-    Configs are raw: references to secrets are not resolved. Generations and fencing outlive a connector, so that tasks
-    of a deleted connector are not confused with those of a new one with the same name.
-    """
+    """The folded config topic. Configs are raw: references to secrets are not resolved. Generations and fencing outlive
+    a connector, so that tasks of a deleted connector are not confused with those of a new one with the same name."""
 
     #: The offset after the last record, which workers exchange; -1 before the first record.
     offset: int = NO_OFFSET
@@ -163,7 +156,6 @@ class ConfigLog:
         return name in self._connectors
 
     def connectors(self) -> tuple[str, ...]:
-        """Return the sorted names of all connectors."""
         return tuple(sorted(self._connectors))
 
     def connector_config(self, name: str) -> Config | None:
@@ -173,8 +165,7 @@ class ConfigLog:
 
     def applied_config(self, name: str) -> Config | None:
         """Return the raw config from which the current tasks were generated; None if there are no tasks yet."""
-        connector = self._connectors.get(name)
-        return None if connector is None else connector.applied
+        return self._connectors.get(name, _ABSENT).applied
 
     def target_state(self, name: str) -> TargetState:
         """Return the target state of a connector; STARTED if none was set."""
@@ -182,13 +173,11 @@ class ConfigLog:
 
     def task_count(self, name: str) -> int:
         """Return the number of tasks in the last commit, complete or not."""
-        connector = self._connectors.get(name)
-        return 0 if connector is None else connector.task_count or 0
+        return self._connectors.get(name, _ABSENT).task_count
 
     def task_ids(self, name: str) -> tuple[TaskId, ...]:
         """Return the tasks to run; empty while the connector is inconsistent."""
-        connector = self._connectors.get(name)
-        return () if connector is None else tuple(TaskId(name, task) for task in range(len(connector.tasks)))
+        return tuple(TaskId(name, task) for task in range(len(self.all_task_configs(name))))
 
     def task_config(self, task: TaskId) -> Config | None:
         """Return the raw config of a task of :meth:`task_ids`; None for any other task."""
@@ -197,8 +186,7 @@ class ConfigLog:
 
     def all_task_configs(self, name: str) -> Sequence[Config]:
         """Return the raw configs of :meth:`task_ids`, in the same order."""
-        connector = self._connectors.get(name)
-        return () if connector is None else connector.tasks
+        return self._connectors.get(name, _ABSENT).tasks
 
     def task_generation(self, name: str) -> int | None:
         """Return the index of the last complete set of task configs, from 0; None before the first."""
@@ -214,11 +202,9 @@ class ConfigLog:
 
     # folding
 
-    def apply(self, offset: int, key: str | None, value: bytes | None) -> tuple[Change, ...]:
-        """Fold the record at ``offset`` and return the changes.
-
-        Raises nothing: an invalid record is skipped, with a :class:`SkippedConfigRecord`.
-        """
+    def apply(self, offset: int, key: str | None, value: bytes | None) -> tuple[ConfigChange, ...]:
+        """Fold the record at ``offset`` and return the changes. Raises nothing: an invalid record is skipped, with a
+        :class:`SkippedConfigRecord`."""
         try:
             content = None if value is None else decode_json(value)
         except ValueError as error:
@@ -230,7 +216,7 @@ class ConfigLog:
         except _WrongValue as error:
             return (SkippedConfigRecord(f"record {offset} ({_shown(key)}): {error}"),)
 
-    def _fold(self, key: str | None, content: object) -> Iterator[Change]:
+    def _fold(self, key: str | None, content: object) -> Iterator[ConfigChange]:
         for prefix, fold in _FOLDS.items():
             if key is not None and key.startswith(prefix):
                 return fold(self, key.removeprefix(prefix), content)
@@ -239,7 +225,7 @@ class ConfigLog:
             return iter((SessionKeyChanged(),))
         raise _WrongValue("the key is unknown")
 
-    def _fold_target(self, name: str, content: object) -> Iterator[Change]:
+    def _fold_target(self, name: str, content: object) -> Iterator[ConfigChange]:
         before = self._targets.get(name)
         if content is None:
             self._targets.pop(name, None)
@@ -248,27 +234,23 @@ class ConfigLog:
         if name in self._connectors and state is not (before or TargetState.STARTED):
             yield TargetChanged(name)
 
-    def _fold_connector(self, name: str, content: object) -> Iterator[Change]:
+    def _fold_connector(self, name: str, content: object) -> Iterator[ConfigChange]:
         if content is None:
             self._remove(name)
             yield ConnectorRemoved(name)
             return
         config = _properties(content)
-        connector = self._connectors.get(name)
-        if connector is None:
-            self._connectors[name] = _Connector(config)
-        else:
-            connector.config = config
+        self._connectors.setdefault(name, _Connector(config)).config = config
         yield ConnectorChanged(name)
 
-    def _fold_task(self, rest: str, content: object) -> Iterator[Change]:
+    def _fold_task(self, rest: str, content: object) -> Iterator[ConfigChange]:
         name, dash, number = rest.rpartition("-")
         if not dash or not _is_task_number(number):
             raise _WrongValue("the key does not name a task")
         self._uncommitted.setdefault(name, {})[int(number)] = _properties(content)
         return iter(())
 
-    def _fold_commit(self, name: str, content: object) -> Iterator[Change]:
+    def _fold_commit(self, name: str, content: object) -> Iterator[ConfigChange]:
         connector = self._connectors.get(name)
         if connector is None:
             # The connector was deleted, and compaction has removed its other records.
@@ -280,26 +262,24 @@ class ConfigLog:
         if all(task in written for task in range(count)):
             connector.tasks = tuple(written[task] for task in range(count))
             connector.applied = connector.config
-            connector.inconsistent = False
             self._generations[name] = self._generations.get(name, -1) + 1
         else:
             connector.tasks = ()
-            connector.inconsistent = True
         connector.task_count = count
         self._pending_fencing.add(name)
         yield TasksChanged(name)
 
-    def _fold_restart(self, name: str, content: object) -> Iterator[Change]:
+    def _fold_restart(self, name: str, content: object) -> Iterator[ConfigChange]:
         fields = _object(content)
         only_failed, include_tasks = fields.get("only-failed") is True, fields.get("include-tasks") is True
         yield RestartAsked(RestartRequest(name, only_failed, include_tasks))
 
-    def _fold_fencing(self, name: str, content: object) -> Iterator[Change]:
+    def _fold_fencing(self, name: str, content: object) -> Iterator[ConfigChange]:
         self._fenced_counts[name] = _count(_object(content), "task-count")
         self._pending_fencing.discard(name)
         return iter(())
 
-    def _fold_logger(self, namespace: str, content: object) -> Iterator[Change]:
+    def _fold_logger(self, namespace: str, content: object) -> Iterator[ConfigChange]:
         yield LoggerChanged(namespace, _string(_object(content), "level"))
 
     def _remove(self, name: str) -> None:
@@ -308,7 +288,7 @@ class ConfigLog:
 
 
 #: The first matching prefix counts; the order is Java's.
-_FOLDS: Final[Mapping[str, Callable[[ConfigLog, str, object], Iterator[Change]]]] = {
+_FOLDS: Final[Mapping[str, Callable[[ConfigLog, str, object], Iterator[ConfigChange]]]] = {
     TARGET_STATE_PREFIX: ConfigLog._fold_target,
     CONNECTOR_PREFIX: ConfigLog._fold_connector,
     TASK_PREFIX: ConfigLog._fold_task,
@@ -386,13 +366,12 @@ def _is_task_number(text: str) -> bool:
 
 
 def connector_record(name: str, config: Config) -> Record:
-    """Create a connector, or change its config."""
     return CONNECTOR_PREFIX + name, _encoded({"properties": config})
 
 
 def removal_records(name: str) -> tuple[Record, Record]:
     """Delete a connector; the records of its tasks stay, as in Java."""
-    return (CONNECTOR_PREFIX + name, None), (TARGET_STATE_PREFIX + name, None)
+    return config_removal_record(name), (TARGET_STATE_PREFIX + name, None)
 
 
 def config_removal_record(name: str) -> Record:
@@ -419,7 +398,6 @@ def target_state_record(name: str, state: TargetState) -> Record:
 
 
 def fencing_record(name: str, task_count: int) -> Record:
-    """Record that all tasks before the current ``task_count`` are fenced."""
     return FENCING_PREFIX + name, _encoded({"task-count": task_count})
 
 
@@ -430,13 +408,11 @@ def session_key_record(key: SessionKey) -> Record:
 
 
 def restart_record(request: RestartRequest) -> Record:
-    """Request that all workers restart their parts of a connector."""
     value = {"include-tasks": request.include_tasks, "only-failed": request.only_failed}
     return RESTART_PREFIX + request.connector, _encoded(value)
 
 
 def logger_record(namespace: str, level: str) -> Record:
-    """Set a log level on every worker."""
     return LOGGER_PREFIX + namespace, _encoded({"level": level})
 
 

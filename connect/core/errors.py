@@ -58,12 +58,8 @@ class ConfigError(PermanentError):
 
 
 class NoAnswer(RetriableError):
-    """Brokers do not answer.
-
-    Args:
-        message: The request, and why there is no response.
-        addresses: The addresses of these brokers, as ``host:port``; empty if they are not known.
-    """
+    """Brokers do not answer. ``message``: the request, and why there is no response. ``addresses``: the addresses of
+    these brokers, as ``host:port``; empty if they are not known."""
 
     def __init__(self, message: str, addresses: Collection[str] = ()) -> None:
         super().__init__(message)

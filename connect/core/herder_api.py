@@ -210,19 +210,15 @@ class HerderApi(Protocol):
 
     def is_ready(self) -> bool:
         """Return whether the worker has completed its start."""
-        ...
 
     def stage(self) -> str | None:
         """Return a sentence about the current or last stage of the worker; None if it is not known."""
-        ...
 
     def is_rebalancing(self) -> bool:
         """Return whether requests wait for a rebalance; False while the worker starts, and after it has stopped."""
-        ...
 
     async def health(self) -> None:
         """Return once the worker's loop has handled the call. Raises Unhealthy if the worker cannot reach its group."""
-        ...
 
     # connectors
 
@@ -232,7 +228,6 @@ class HerderApi(Protocol):
 
     def known_connector(self, name: str) -> ConnectorInfo:
         """Return what this worker currently knows of a connector, also during a rebalance."""
-        ...
 
     async def connector_config(self, name: str) -> Mapping[str, str]: ...
 
@@ -240,7 +235,6 @@ class HerderApi(Protocol):
 
     def without_secrets(self, name: str, config: Mapping[str, str]) -> Mapping[str, str]:
         """Return a config of a connector, or of one of its tasks, with ``[hidden]`` for secrets."""
-        ...
 
     def connector_status(self, name: str) -> ConnectorStateInfo: ...
 
@@ -251,7 +245,6 @@ class HerderApi(Protocol):
     ) -> Put:
         """Validate and store a config; needs the leader. A value ``[hidden]`` keeps the stored one. ``target_state``
         None keeps the current one, or STARTED."""
-        ...
 
     async def patch_connector(self, name: str, patch: Config) -> Put: ...
 
@@ -259,17 +252,14 @@ class HerderApi(Protocol):
 
     async def set_target_state(self, name: str, state: TargetState) -> None:
         """Set STARTED or PAUSED on any worker, or STOPPED on the leader, which also removes the task configs."""
-        ...
 
     async def restart_connector(self, name: str) -> None:
         """Restart only the connector's instance; needs the worker that runs it."""
-        ...
 
     async def restart_task(self, task: TaskId) -> None: ...
 
     async def restart(self, request: RestartRequest) -> ConnectorStateInfo:
         """Restart across the group; return the statuses with RESTARTING for each part to restart."""
-        ...
 
     async def active_topics(self, name: str) -> Sequence[str]: ...
 
@@ -279,31 +269,25 @@ class HerderApi(Protocol):
 
     async def alter_offsets(self, name: str, offsets: Sequence[SourceOffset] | None) -> str:
         """Alter a stopped connector's offsets, or reset all with None; return the message of the response."""
-        ...
 
     async def connector_report(self, name: str, kind: str, query: Mapping[str, str]) -> Mapping[str, Any]:
         """Return a connector's report beyond Kafka Connect's API. Raises NotFound if it has no report of ``kind``."""
-        ...
 
     def record(self, entry: AuditEntry) -> None:
         """Enter a change in the audit, if there is one; returns at once."""
-        ...
 
     # internal requests between workers
 
     async def put_task_configs(self, name: str, read: ReadConfigs, signature: Signature) -> None:
         """Store task configs. ``read`` parses the signed body after the signature is verified, and may reject it."""
-        ...
 
     async def fence_zombies(self, name: str, signature: Signature) -> None: ...
 
     def sign_forwarded(self, request: ForwardedRequest) -> Mapping[str, str]:
         """Return the headers that sign a request; none while the group has no key."""
-        ...
 
     def check_forwarded(self, request: ForwardedRequest, signature: str | None, algorithm: str | None) -> None:
         """Raise RequestRefused unless a worker of the group has signed the request."""
-        ...
 
     # plugins
 
@@ -321,7 +305,6 @@ class HerderApi(Protocol):
 
     def set_logger(self, name: str, level: str) -> Sequence[str]:
         """Set the level of all loggers on this worker whose names begin with ``name``; return the changed ones."""
-        ...
 
     async def set_cluster_logger(self, name: str, level: str) -> None: ...
 
@@ -336,29 +319,23 @@ FORWARDED_HEADER: Final = "X-Heliograph-Forwarded"
 UNSIGNED: Final = "Internal request missing required signature"
 
 
-@dataclass(frozen=True, slots=True)
-class _Mac:
-    digest: str
-    #: Java's key length if ``inter.worker.key.size`` is not set.
-    key_bytes: int
-
-
-_MACS: Final = {
-    "HmacMD5": _Mac("md5", 64),
-    "HmacSHA1": _Mac("sha1", 64),
-    "HmacSHA224": _Mac("sha224", 28),
-    "HmacSHA256": _Mac("sha256", 32),
-    "HmacSHA384": _Mac("sha384", 48),
-    "HmacSHA512": _Mac("sha512", 64),
-    "HmacSHA3-224": _Mac("sha3_224", 28),
-    "HmacSHA3-256": _Mac("sha3_256", 32),
-    "HmacSHA3-384": _Mac("sha3_384", 48),
-    "HmacSHA3-512": _Mac("sha3_512", 64),
+#: Java's key lengths if ``inter.worker.key.size`` is not set.
+_KEY_BYTES: Final = {
+    "HmacMD5": 64,
+    "HmacSHA1": 64,
+    "HmacSHA224": 28,
+    "HmacSHA256": 32,
+    "HmacSHA384": 48,
+    "HmacSHA512": 64,
+    "HmacSHA3-224": 28,
+    "HmacSHA3-256": 32,
+    "HmacSHA3-384": 48,
+    "HmacSHA3-512": 64,
 }
-_BY_NAME: Final = {name.lower(): mac for name, mac in _MACS.items()}
+_BY_NAME: Final = {name.lower(): length for name, length in _KEY_BYTES.items()}
 
 #: Valid values of ``inter.worker.signature.algorithm`` and related configs.
-ALGORITHMS: Final = tuple(_MACS)
+ALGORITHMS: Final = tuple(_KEY_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,20 +348,17 @@ class SessionKey:
 
 
 def is_known(algorithm: str) -> bool:
-    """Return whether signatures and keys of this algorithm are supported."""
     return algorithm.lower() in _BY_NAME
 
 
 def key_bytes(algorithm: str, size_bits: int | None) -> int:
     """Return the length of a new key; ``size_bits`` is ``inter.worker.key.size``, None for the algorithm's default."""
-    return _BY_NAME[algorithm.lower()].key_bytes if size_bits is None else (size_bits + 7) // 8
+    return _BY_NAME[algorithm.lower()] if size_bits is None else (size_bits + 7) // 8
 
 
 def must_be_replaced(key: SessionKey | None, algorithm: str, size_bits: int | None, ttl_ms: int, now_ms: int) -> bool:
     """Return whether the leader needs a new key: there is none, it has expired, or the settings have changed.
-
-    ``ttl_ms`` 0: a key never expires (Kafka ``DistributedHerder.checkKeyRotation``).
-    """
+    ``ttl_ms`` 0: a key never expires (Kafka ``DistributedHerder.checkKeyRotation``)."""
     if key is None or key.algorithm != algorithm or len(key.key) != key_bytes(algorithm, size_bits):
         return True
     return ttl_ms > 0 and key.created_ms + ttl_ms <= now_ms
@@ -400,23 +374,14 @@ Sign = Callable[[bytes], Mapping[str, str]]
 
 
 def signed(key: SessionKey, algorithm: str, body: bytes) -> Mapping[str, str]:
-    """Return the headers of a request with ``body``."""
     return {SIGNATURE_HEADER: sign(key, algorithm, body), ALGORITHM_HEADER: algorithm}
 
 
 def check(signature: Signature, key: SessionKey | None, algorithms: Sequence[str]) -> None:
-    """Check an internal request as Java's ``requestNotSignedProperly`` does, in its order.
-
-    Args:
-        signature: The request's headers and body.
-        key: The session key that was read last.
-        algorithms: ``inter.worker.verification.algorithms``.
-
-    Raises:
-        BadRequest: A header is missing or malformed, or the algorithm is not allowed here.
-        NotReady: No key has been read yet.
-        Forbidden: The signature is invalid.
-    """
+    """Check an internal request as Java's ``requestNotSignedProperly`` does, in its order. ``key`` is the session key
+    that was read last, ``algorithms`` is ``inter.worker.verification.algorithms``. Raises BadRequest if a header is
+    missing or malformed, or the algorithm is not allowed here, NotReady if no key has been read yet, and Forbidden if
+    the signature is invalid."""
     if signature.signature is None or signature.algorithm is None:
         raise BadRequest(UNSIGNED)
     if not is_known(signature.algorithm):
@@ -438,7 +403,7 @@ def check(signature: Signature, key: SessionKey | None, algorithms: Sequence[str
 
 
 def _mac(key: SessionKey, algorithm: str, body: bytes) -> bytes:
-    return hmac.digest(key.key, body, _BY_NAME[algorithm.lower()].digest)
+    return hmac.digest(key.key, body, algorithm.lower().removeprefix("hmac").replace("-", "_"))
 
 
 def _decoded(text: str) -> bytes:

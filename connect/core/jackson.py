@@ -20,19 +20,14 @@ _SHORT: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n"
 
 
 def string_text(value: str) -> str:
-    """Encode a JSON string: with short escapes where JSON has them, else upper-case hexadecimal.
-
-    Beyond ASCII only characters that need a surrogate pair are escaped.
-    """
+    """Encode a JSON string: with short escapes where JSON has them, else upper-case hexadecimal. Beyond ASCII only
+    characters that need a surrogate pair are escaped."""
     return '"' + _ESCAPED.sub(_escape, value) + '"'
 
 
 def json_text(value: object) -> str:
-    """Encode None, booleans, numbers, strings, lists and dicts with string keys as compact JSON, in dict order.
-
-    Raises:
-        TypeError: ``value`` is of another type.
-    """
+    """Encode None, booleans, numbers, strings, lists and dicts with string keys as compact JSON, in dict order. Raises
+    TypeError if ``value`` is of another type."""
     match value:
         case None:
             return "null"
@@ -134,17 +129,9 @@ class TooManyElements(ValueError):
 
 
 def decode_json(data: bytes | str, *, max_elements: int = MAX_ELEMENTS, decoder: json.JSONDecoder = _DECODER) -> Any:
-    """Decode a JSON text.
-
-    Args:
-        data: The text, or its bytes in an encoding that JSON allows.
-        max_elements: The limit for commas and opening brackets outside strings.
-        decoder: Creates the value.
-
-    Raises:
-        TooManyElements: The text has more elements.
-        ValueError: The text is not JSON, or has more than MAX_DEPTH levels.
-    """
+    """Decode a JSON text, or its bytes in an encoding that JSON allows, with ``decoder``. ``max_elements`` limits
+    commas and opening brackets outside strings. Raises TooManyElements if the text has more, and ValueError if it is
+    not JSON, or has more than MAX_DEPTH levels."""
     text = data if isinstance(data, str) else data.decode(json.detect_encoding(data), "surrogatepass")
     _check(text, max_elements)
     return decoder.decode(text)

@@ -33,8 +33,6 @@ class _Sample:
 class Windowed:
     """A series of values over a moving window of about a minute. Results are NaN if nothing was recorded."""
 
-    window_ms: int = WINDOW_MS
-    samples: int = SAMPLES
     last: float = math.nan
     #: The number and the sum of all values since the start.
     recorded: int = 0
@@ -42,10 +40,9 @@ class Windowed:
     _samples: deque[_Sample] = field(default_factory=deque)
 
     def record(self, value: float, now_ms: int) -> None:
-        if not self._samples or now_ms - self._samples[-1].began_ms >= self.window_ms:
+        if not self._samples or now_ms - self._samples[-1].began_ms >= WINDOW_MS:
             self._samples.append(_Sample(now_ms))
-        self._forget(now_ms)
-        sample = self._samples[-1]
+        sample = self._kept(now_ms)[-1]
         sample.count += 1
         sample.total += value
         sample.least = min(sample.least, value)
@@ -55,27 +52,22 @@ class Windowed:
         self.total += value
 
     def least(self, now_ms: int) -> float:
-        self._forget(now_ms)
-        return min((sample.least for sample in self._samples), default=math.nan)
+        return min((sample.least for sample in self._kept(now_ms)), default=math.nan)
 
     def most(self, now_ms: int) -> float:
-        self._forget(now_ms)
-        return max((sample.most for sample in self._samples), default=math.nan)
+        return max((sample.most for sample in self._kept(now_ms)), default=math.nan)
 
     def mean(self, now_ms: int) -> float:
-        self._forget(now_ms)
-        count = sum(sample.count for sample in self._samples)
+        count = sum(sample.count for sample in self._kept(now_ms))
         return sum(sample.total for sample in self._samples) / count if count else math.nan
 
     def rate(self, now_ms: int) -> float:
         """Return the sum per second. A window that has just begun counts as complete (Kafka's ``Rate.windowSize``)."""
-        self._forget(now_ms)
-        return self._per_second(sum(sample.total for sample in self._samples), now_ms)
+        return self._per_second(sum(sample.total for sample in self._kept(now_ms)), now_ms)
 
     def frequency(self, now_ms: int) -> float:
         """Return the number of values per second."""
-        self._forget(now_ms)
-        return self._per_second(sum(sample.count for sample in self._samples), now_ms)
+        return self._per_second(sum(sample.count for sample in self._kept(now_ms)), now_ms)
 
     def share(self, now_ms: int) -> float:
         """Return the mean of ones and zeros, 0 if there are none (Kafka's ``Frequencies``)."""
@@ -91,12 +83,14 @@ class Windowed:
         if not self._samples:
             return 0.0
         elapsed_ms = now_ms - self._samples[0].began_ms
-        missing = max(self.samples - 1 - elapsed_ms // self.window_ms, 0)
-        return amount * 1000 / max(elapsed_ms + missing * self.window_ms, 1)
+        missing = max(SAMPLES - 1 - elapsed_ms // WINDOW_MS, 0)
+        return amount * 1000 / max(elapsed_ms + missing * WINDOW_MS, 1)
 
-    def _forget(self, now_ms: int) -> None:
-        while self._samples and now_ms - self._samples[0].began_ms >= self.samples * self.window_ms:
+    def _kept(self, now_ms: int) -> deque[_Sample]:
+        """Return the samples of the window, and forget older ones."""
+        while self._samples and now_ms - self._samples[0].began_ms >= SAMPLES * WINDOW_MS:
             self._samples.popleft()
+        return self._samples
 
 
 @dataclass(slots=True)
@@ -116,7 +110,6 @@ class StateTimes:
         self._state, self._since_ms = state, now_ms
 
     def ratio(self, state: Hashable, now_ms: int) -> float:
-        """Return the share of the time spent in ``state``."""
         if self._began_ms is None or now_ms <= self._began_ms:
             return 0.0
         running_ms = now_ms - self._since_ms if state == self._state else 0

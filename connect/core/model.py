@@ -13,10 +13,8 @@ from typing import Final, Literal, NamedTuple
 
 
 class TaskId(NamedTuple):
-    """The id of a task (Kafka's ``ConnectorTaskId``); tasks count from 0.
-
-    A tuple, because a leader hashes and sorts tens of thousands of ids on its event loop.
-    """
+    """The id of a task (Kafka's ``ConnectorTaskId``); tasks count from 0. A tuple, because a leader hashes and sorts
+    tens of thousands of ids on its event loop."""
 
     connector: str
     task: int
@@ -26,7 +24,6 @@ class TaskId(NamedTuple):
 
 
 def connector_of(work: str | TaskId) -> str:
-    """Return the name of the connector that ``work`` is or belongs to."""
     return work.connector if isinstance(work, TaskId) else work
 
 
@@ -62,11 +59,8 @@ class Restarts:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The status of a connector or a task, as in the status topic.
-
-    ``generation`` is the generation of the group in which it was written, ``trace`` the full text of an error;
-    ``restarts`` None: there was no automatic restart.
-    """
+    """The status of a connector or a task, as in the status topic. ``generation`` is the generation of the group in
+    which it was written, ``trace`` the full text of an error; ``restarts`` None: there was no automatic restart."""
 
     state: State
     worker_id: str
@@ -155,12 +149,9 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A transition of an instance after a change of its target state.
-
-    ``call`` is called first, if there is one (``stop`` only on a started instance). Then the phase is ``phase`` and the
-    shown state ``state``. If the call raises, the phase is ``phase_on_error`` and the shown state FAILED, or STOPPED if
-    ``phase_on_error`` is STOPPED.
-    """
+    """A transition of an instance after a change of its target state. ``call`` is called first, if there is one
+    (``stop`` only on a started instance). Then the phase is ``phase`` and the shown state ``state``. If the call
+    raises, the phase is ``phase_on_error`` and the shown state FAILED, or STOPPED if ``phase_on_error`` is STOPPED."""
 
     call: Literal["start", "stop"] | None
     phase: Phase
@@ -195,10 +186,8 @@ def step_to(phase: Phase, target: TargetState) -> Step | None:
 
 @dataclass(frozen=True, slots=True)
 class RestartPlan:
-    """The result of a restart request for the current statuses.
-
-    ``shown`` holds the statuses with RESTARTING for each connector and task to restart; traces are kept.
-    """
+    """The result of a restart request for the current statuses. ``shown`` holds the statuses with RESTARTING for each
+    connector and task to restart; traces are kept."""
 
     request: RestartRequest
     restarts_connector: bool

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from connect.core.jackson import decode_json, json_text, string_text
 from connect.core.model import Restarts, State, Status, TaskId
@@ -34,6 +34,8 @@ TOPIC_PREFIX: Final = "status-topic-"
 _TOPIC_SEPARATOR: Final = ":connector-"
 #: Characters of a key in log messages.
 _SHOWN_CHARS: Final = 80
+
+_Inner = TypeVar("_Inner", int, str)
 
 #: Key and value to append; value None is a tombstone.
 Record = tuple[str, bytes | None]
@@ -88,7 +90,6 @@ class StatusLog:
         return (*connectors, *tasks)
 
     def clear(self) -> None:
-        """Reset to the state before the first record."""
         self._connectors.clear()
         self._tasks.clear()
         self._topics.clear()
@@ -136,7 +137,7 @@ class StatusLog:
             raise ValueError("no task")
         task = TaskId(name, int(number))
         if content is None:
-            self._drop_task(task)
+            _discard(self._tasks, name, task.task)
             return
         status = _status(content)
         before = self.status(task)
@@ -150,24 +151,22 @@ class StatusLog:
             return
         self._tasks.setdefault(name, {})[task.task] = status
 
-    def _drop_task(self, task: TaskId) -> None:
-        tasks = self._tasks.get(task.connector, {})
-        tasks.pop(task.task, None)
-        if not tasks:
-            self._tasks.pop(task.connector, None)
-
     def _fold_topic(self, rest: str, content: object) -> None:
         # The first separator ends the topic name, because topic names have no colon.
         topic, _, connector = rest.partition(_TOPIC_SEPARATOR)
         if not topic or not connector:
             raise ValueError("no topic or no connector")
         if content is None:
-            topics = self._topics.get(connector, {})
-            topics.pop(topic, None)
-            if not topics:
-                self._topics.pop(connector, None)
+            _discard(self._topics, connector, topic)
         else:
             self._topics.setdefault(connector, {})[topic] = _topic_use(content)
+
+
+def _discard(nested: dict[str, dict[_Inner, Any]], connector: str, inner: _Inner) -> None:
+    of_connector = nested.get(connector, {})
+    of_connector.pop(inner, None)
+    if not of_connector:
+        nested.pop(connector, None)
 
 
 def _shown(key: str | None) -> str:
@@ -202,13 +201,11 @@ def status_record(work: str | TaskId, status: Status) -> Record:
 
 
 def topic_record(use: TopicUse) -> Record:
-    """Record that a connector uses a topic."""
     inner = {"name": use.topic, "connector": use.connector, "task": use.task, "discoverTimestamp": use.discovered_ms}
     return _topic_key(use.topic, use.connector), json_text({"topic": inner}).encode()
 
 
 def topic_removal(topic: str, connector: str) -> Record:
-    """Remove the record that a connector uses a topic."""
     return _topic_key(topic, connector), None
 
 
@@ -279,10 +276,8 @@ _SHOWN_BYTES: Final = 80
 
 @dataclass(slots=True)
 class SourceOffsets:
-    """The folded source offset topic: offsets by key bytes.
-
-    ``partitions`` holds, per connector, the source partitions with an offset, by key bytes.
-    """
+    """The folded source offset topic: offsets by key bytes. ``partitions`` holds, per connector, the source partitions
+    with an offset, by key bytes."""
 
     offsets: dict[bytes, dict[str, Any]] = field(default_factory=dict)
     partitions: dict[str, dict[bytes, dict[str, Any]]] = field(default_factory=dict)
@@ -343,10 +338,8 @@ def mirror_value(offset: int) -> bytes:
 
 def in_java_order(partition: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields in the iteration order of a ``java.util.HashMap`` to which they were added in their order.
-
     Java's connectors hold source partitions in such maps, and so does the worker for REST requests
-    (``Worker.normalizeSourceConnectorOffsets``). With another order a task would not find its offset.
-    """
+    (``Worker.normalizeSourceConnectorOffsets``). With another order a task would not find its offset."""
     buckets = _FIRST_BUCKETS
     while len(partition) > buckets * _LOAD:
         buckets *= 2

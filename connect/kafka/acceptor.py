@@ -29,13 +29,9 @@ HANDSHAKE_S: Final = 10.0
 
 @dataclass(eq=False, slots=True)
 class Held:
-    """An accepted connection.
-
-    Args:
-        address: The client's, as :func:`network_of` returns it.
-        waits_since_s: Since when the server waits for the client, in monotonic time; None while it works itself.
-        abort: Closes the connection at once.
-    """
+    """An accepted connection. ``address``: the client's, as :func:`network_of` returns it. ``waits_since_s``: since
+    when the server waits for the client, in monotonic time; None while it works itself. ``abort``: closes the
+    connection at once."""
 
     address: str
     waits_since_s: float | None
@@ -99,14 +95,8 @@ class ConnectionLimits:
 
 
 class Acceptor:
-    """Accepts the connections of a bound socket, in the running loop.
-
-    Args:
-        bound: Listens; closed by :meth:`close`.
-        limits: Of its connections; ``serve`` has to leave them.
-        serve: Handles a connection until it no longer needs this class's task.
-        name: For its tasks.
-    """
+    """Accepts the connections of ``bound``, a listening socket that :meth:`close` closes, in the running loop.
+    ``serve`` handles a connection until it no longer needs this class's task, and has to leave ``limits``."""
 
     def __init__(
         self,
@@ -144,15 +134,13 @@ class Acceptor:
     async def _serve_one(self, connection: socket.socket, held: Held) -> None:
         try:
             await self._serve(connection, held)
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, asyncio.CancelledError) as error:
+            self._limits.leave(held)
+            connection.close()
+            if isinstance(error, asyncio.CancelledError):
+                raise
             # A client that left, or whose TLS handshake failed.
-            self._limits.leave(held)
-            connection.close()
             log.debug("%s: connection from %s failed: %s", self._scope.name, held.address, error)
-        except asyncio.CancelledError:
-            self._limits.leave(held)
-            connection.close()
-            raise
 
     async def close(self) -> None:
         """Stop accepting. Connections that are served go on."""

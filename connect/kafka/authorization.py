@@ -7,7 +7,7 @@ operations (KIP-430); their release follows from the APIs that they offer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
@@ -125,34 +125,24 @@ class SecurityDisabled(PermanentError):
 
 @dataclass(frozen=True, slots=True)
 class AclFilter:
-    """A filter for ACLs; None matches anything. ``resource_name`` is the name in the ACL itself, not one that it
-    covers."""
+    """A filter for ACLs; None matches anything."""
 
     resource_type: str | None = None
-    resource_name: str | None = None
-    pattern_type: str | None = None
     principal: str | None = None
-    host: str | None = None
-    operation: str | None = None
     permission: str | None = None
 
 
 async def describe_acls(cluster: Cluster, wanted: AclFilter | None = None) -> list[AclBinding]:
-    """Return the ACLs that match a filter, all by default, in order.
-
-    Raises:
-        SecurityDisabled: the cluster has no authorizer.
-        NotAuthorized: DESCRIBE on the cluster is missing.
-        RetriableError: no broker can answer now.
-    """
+    """Return the ACLs that match a filter, all by default, in order. Raises SecurityDisabled if the cluster has no
+    authorizer, NotAuthorized if DESCRIBE on the cluster is missing, and RetriableError if no broker can answer now."""
     asked = wanted or AclFilter()
     request = DescribeAclsRequest(
         resource_type_filter=_filter_code(RESOURCE_TYPES, asked.resource_type),
-        resource_name_filter=asked.resource_name,
-        pattern_type_filter=_filter_code(PATTERN_TYPES, asked.pattern_type),
+        resource_name_filter=None,
+        pattern_type_filter=ANY,
         principal_filter=asked.principal,
-        host_filter=asked.host,
-        operation=_filter_code(OPERATIONS, asked.operation),
+        host_filter=None,
+        operation=ANY,
         permission_type=_filter_code(PERMISSIONS, asked.permission),
     )
     answer = await (await cluster.any_connection()).call(request)
@@ -174,14 +164,10 @@ async def describe_acls(cluster: Cluster, wanted: AclFilter | None = None) -> li
 
 
 async def create_acls(cluster: Cluster, bindings: Sequence[AclBinding]) -> Outcomes:
-    """Create ACLs, in order and in requests of limited size; an ACL that exists counts as created.
-
-    Returns by ACL None or its error: SecurityDisabled, NotAuthorized (ALTER on the cluster is missing), or another one
-    from the broker.
-
-    Raises:
-        RetriableError: a broker does not answer, and some ACLs may have been created; call again with the same ACLs.
-    """
+    """Create ACLs, in order and in requests of limited size; an ACL that exists counts as created. Returns by ACL None
+    or its error: SecurityDisabled, NotAuthorized (ALTER on the cluster is missing), or another one from the broker.
+    Raises RetriableError if a broker does not answer, and some ACLs may have been created; call again with the same
+    ACLs."""
 
     def request(rules: Sequence[tuple[AclBinding, _Codes]]) -> Any:
         return CreateAclsRequest(
@@ -243,16 +229,12 @@ async def _change(
             outcomes[rule] = PermanentError(f"cluster {cluster.name}: cannot {what} {rule}: {by_whom} does not know it")
         else:
             sendable.append((rule, codes))
-    for part in _parts(sendable):
+    for begin in range(0, len(sendable), _AT_ONCE):
+        part = sendable[begin : begin + _AT_ONCE]
         answer = await (await cluster.any_connection()).call(request(part))
         for (rule, _), row in zip(part, rows(answer), strict=True):
             outcomes[rule] = _error(cluster, f"{what} {rule}", "ALTER", row.error_code, row.error_message)
     return outcomes
-
-
-def _parts(rules: Sequence[tuple[AclBinding, _Codes]]) -> Iterator[Sequence[tuple[AclBinding, _Codes]]]:
-    for begin in range(0, len(rules), _AT_ONCE):
-        yield rules[begin : begin + _AT_ONCE]
 
 
 def _deleted(results: Sequence[Any]) -> list[Any]:
@@ -317,13 +299,9 @@ class Allowed:
 
 
 async def allowed(cluster: Cluster, topics: Collection[str]) -> Allowed:
-    """Return what one broker allows. A cluster without an authorizer allows everything.
-
-    Raises:
-        ClusterUnreachable: no broker answers.
-        SecurityError: the broker rejects this client.
-        UnsupportedVersion: the broker is older than Kafka 2.3.
-    """
+    """Return what one broker allows. A cluster without an authorizer allows everything. Raises ClusterUnreachable if no
+    broker answers, SecurityError if the broker rejects this client, and UnsupportedVersion if the broker is older than
+    Kafka 2.3."""
     connection = await cluster.any_connection()
     request = MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(topics)],

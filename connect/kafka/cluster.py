@@ -92,15 +92,17 @@ class ClusterMetadata:
     topics: dict[str, TopicMetadata]
 
     def leader(self, topic: str, partition: int) -> int | None:
-        found = self.topics.get(topic)
-        at = found.partitions.get(partition) if found else None
+        at = self._partition(topic, partition)
         return at.leader if at and at.leader >= 0 else None
 
     def leader_epoch(self, topic: str, partition: int) -> int:
         """Return the epoch of that leader, so that requests reach no other leader; -1 if it is unknown."""
-        found = self.topics.get(topic)
-        at = found.partitions.get(partition) if found else None
+        at = self._partition(topic, partition)
         return at.leader_epoch if at else -1
+
+    def _partition(self, topic: str, partition: int) -> PartitionMetadata | None:
+        found = self.topics.get(topic)
+        return found.partitions.get(partition) if found else None
 
 
 class LeaderEpochs:
@@ -231,12 +233,8 @@ class Cluster:
             raise
 
     async def topics(self, names: Collection[str]) -> ClusterMetadata:
-        """Return the metadata of topics that must exist.
-
-        Raises:
-            NotAuthorized: DESCRIBE on a topic is missing.
-            RetriableError: a topic does not exist, or the broker does not know it yet.
-        """
+        """Return the metadata of topics that must exist. Raises NotAuthorized if DESCRIBE on a topic is missing, and
+        RetriableError if a topic does not exist, or the broker does not know it yet."""
         metadata = await self.metadata(names)
         for name in names:
             topic = metadata.topics.get(name)
@@ -330,14 +328,10 @@ class Cluster:
             self._coordinators.pop((kind, key), None)
 
     async def find_coordinator(self, key: str, kind: CoordinatorKind, *, timeout_ms: int | None = None) -> int:
-        """Return the id of the broker that coordinates a group or transactional id.
-
-        ``timeout_ms``: limit for the broker that is asked; None means the limit of every lookup.
-
-        Raises:
-            RetriableError: there is no coordinator yet; a cluster's first request makes it create its topic.
-            NotAuthorized: DESCRIBE on the group or transactional id is missing.
-        """
+        """Return the id of the broker that coordinates a group or transactional id. ``timeout_ms``: limit for the
+        broker that is asked; None means the limit of every lookup. Raises RetriableError if there is no coordinator
+        yet, because a cluster's first request makes it create its topic, and NotAuthorized if DESCRIBE on the group or
+        transactional id is missing."""
         connection = await self.any_connection()
         request = FindCoordinatorRequest(key_type=_KEY_TYPES[kind])
         version = connection.version_of(request)

@@ -13,7 +13,6 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from functools import partial
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from connect.core.errors import RetriableError
@@ -42,10 +41,8 @@ class Scope:
     def spawn(
         self, work: Coroutine[Any, Any, T], name: str, failed: Callable[[BaseException], None] | None = None
     ) -> asyncio.Task[T]:
-        """Start ``work``; ``failed`` is called with the error that ends it.
-
-        Raises RuntimeError once the scope is closed; then ``work`` does not run.
-        """
+        """Start ``work``; ``failed`` is called with the error that ends it. Raises RuntimeError once the scope is
+        closed; then ``work`` does not run."""
         if self.is_closed:
             work.close()
             raise RuntimeError(f"{self.name}: {name} was not started, because its scope is closed")
@@ -90,9 +87,7 @@ class Scope:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 
@@ -201,11 +196,9 @@ class Pauses:
 
 
 class Backoff(Pauses):
-    """The pauses between attempts at one operation; ``what`` starts each log line.
-
-    Attempts of the first two seconds are logged at DEBUG, because brokers that are starting refuse dozens of them.
-    After that each reason is logged once a minute, and the end of a failure that was logged.
-    """
+    """The pauses between attempts at one operation; ``what`` starts each log line. Attempts of the first two seconds
+    are logged at DEBUG, because brokers that are starting refuse dozens of them. After that each reason is logged once
+    a minute, and the end of a failure that was logged."""
 
     def __init__(self, log: logging.Logger, what: str, first_ms: float, last_ms: float) -> None:
         super().__init__(first_ms / 1000, last_ms / 1000)
@@ -258,6 +251,26 @@ async def until(timeout_s: float, what: str, attempt: Callable[[], Awaitable[T]]
             return await retried(attempt, wait)
     except TimeoutError as error:
         raise RetriableError(f"{what}: not done within {timeout_s:g} s; {reason}") from error
+
+
+@contextlib.asynccontextmanager
+async def within(timeout_s: float, missed: str) -> AsyncIterator[None]:
+    """Limit the time of a block. Raises RetriableError, ``missed`` and the time, when it is over."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except TimeoutError as error:
+        raise RetriableError(f"{missed} within {timeout_s:g} s") from error
+
+
+def settle(future: asyncio.Future[T], result: T, error: BaseException | None) -> None:
+    """Complete a future with an error, or else with a result, unless it is done."""
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
 
 
 def wall_ms() -> int:

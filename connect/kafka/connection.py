@@ -21,7 +21,7 @@ from connect.kafka.concurrency import Scope
 from connect.kafka.framing_and_sasl import BrokerProtocol, OpeningConnection, Session, one_line, open_with_aiokafka
 from connect.kafka.security.connection_settings import ConnectionSettings, format_address
 
-DEFAULT_MAX_FRAME_BYTES: Final = 200 * 1024 * 1024
+_MOST_FRAME_BYTES: Final = 200 * 1024 * 1024
 _CLOSE_TIMEOUT_S: Final = 1.0
 #: How often a waiting request checks whether bytes move.
 _LOOK_S: Final = 1.0
@@ -85,19 +85,13 @@ class Connection:
         self._waiting: list[_Request] = []  # until a re-authentication ends
 
     @classmethod
-    async def open(
-        cls, settings: ConnectionSettings, host: str, port: int, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
-    ) -> Self:
-        """Connect, negotiate and authenticate.
-
-        Raises:
-            ClusterUnreachable: no Kafka listener answers at ``host:port`` in time.
-            SecurityError: TLS or SASL failed.
-        """
+    async def open(cls, settings: ConnectionSettings, host: str, port: int) -> Self:
+        """Connect, negotiate and authenticate. Raises ClusterUnreachable if no Kafka listener answers at ``host:port``
+        in time, and SecurityError if TLS or SASL failed."""
         opened = await open_with_aiokafka(settings, host, port)
         writer, reader, versions = opened._writer, opened._reader, opened._versions
         transport: asyncio.WriteTransport = writer.transport
-        protocol = BrokerProtocol(format_address(host, port), transport, max_frame_bytes)
+        protocol = BrokerProtocol(format_address(host, port), transport, _MOST_FRAME_BYTES)
         # No await between here and feed(), so no byte can reach the old reader unnoticed.
         transport.set_protocol(protocol)
         transport.set_write_buffer_limits(high=_WRITE_HIGH_WATER_BYTES)
@@ -162,11 +156,8 @@ class Connection:
 
     async def answer(self, sent: asyncio.Future[memoryview], what: str, timeout_s: float) -> memoryview:
         """Wait for the response to a request of ``send`` as long as bytes move, because a slow link is not a dead one.
-
-        Raises:
-            ConnectionLost: retry on another connection.
-            RequestTimedOut: no byte moved for ``timeout_s``.
-        """
+        Raises ConnectionLost, after which another connection may answer, and RequestTimedOut if no byte moved for
+        ``timeout_s``."""
         began_s = asyncio.get_running_loop().time()
         try:
             while not sent.done():
@@ -223,16 +214,10 @@ class Connection:
     async def call(
         self, request: Any, version: int | None = None, *, at_most: int | None = None, timeout_ms: int | None = None
     ) -> Any:
-        """Send a request of kafka.protocol and return its decoded response.
-
-        Args:
-            version: exactly this version; None means the highest that both sides support, up to ``at_most``.
-            timeout_ms: how long to wait while no byte moves; None means the connection's ``request.timeout.ms``.
-
-        Raises:
-            ConnectionLost, RequestTimedOut: retry on another connection.
-            UnsupportedVersion: see ``version_of``.
-        """
+        """Send a request of kafka.protocol and return its decoded response. ``version``: exactly this one; None means
+        the highest that both sides support, up to ``at_most``. ``timeout_ms``: how long to wait while no byte moves;
+        None means the connection's ``request.timeout.ms``. Raises ConnectionLost or RequestTimedOut, after which
+        another connection may answer, and UnsupportedVersion as ``version_of``."""
         if version is None:
             version = self.version_of(request, at_most)
         body = request.encode(version=version)

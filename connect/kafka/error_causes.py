@@ -43,7 +43,6 @@ class _HasAddresses(Protocol):
     @property
     def addresses(self) -> frozenset[str]:
         """The addresses of its brokers, as far as known."""
-        ...
 
 
 class WatchedCluster:
@@ -77,7 +76,6 @@ class Causes:
             self._watched.remove(watched)
 
     def asked(self, watched: WatchedCluster, *, answers: bool) -> None:
-        """Record whether the cluster answered its watch."""
         watched.is_silent = not answers
         if answers:
             watched.answered_s = self._clock()

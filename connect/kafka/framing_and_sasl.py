@@ -240,12 +240,8 @@ class OpeningConnection(AIOKafkaConnection):  # type: ignore[misc]  # the librar
 
 
 async def open_with_aiokafka(settings: ConnectionSettings, host: str, port: int) -> OpeningConnection:
-    """Return a connection that is ready for requests.
-
-    Raises:
-        ClusterUnreachable: no Kafka listener answers at ``host:port`` in time.
-        SecurityError: TLS or SASL failed.
-    """
+    """Return a connection that is ready for requests. Raises ClusterUnreachable if no Kafka listener answers at
+    ``host:port`` in time, and SecurityError if TLS or SASL failed."""
     if settings.tls is not None:
         await asyncio.to_thread(settings.tls.ssl_context)  # because the machine's certificates take 20 ms to load
     # max_idle_ms: its timer would close the transport; Cluster replaces idle connections instead.

@@ -17,13 +17,6 @@ from connect.core.metrics import Windowed
 from connect.kafka import group_protocol as requests
 from connect.kafka.cluster import Cluster, error_name
 from connect.kafka.concurrency import Backoff, Scope, wall_ms
-from connect.kafka.group_protocol import (
-    NOT_A_MEMBER,
-    REBALANCE_IN_PROGRESS,
-    UNKNOWN_MEMBER_ID,
-    Coordinator,
-    GroupSettings,
-)
 from connect.kafka.threads import LeaseLoop
 
 
@@ -97,30 +90,24 @@ class MembershipState:
         self.member, self.generation, self.rebalance_said = "", _NO_GENERATION, False
 
 
+@dataclass(eq=False)
 class _Beats:
     """The heartbeats of one membership. Lives in the lease thread; the main loop only reads its public attributes.
     ``answered`` and ``refused`` are called in the main loop."""
 
-    def __init__(
-        self,
-        heartbeat_loop: HeartbeatLoop,
-        coordinator: Coordinator,
-        settings: GroupSettings,
-        membership: MembershipState,
-        meters: GroupMeters,
-        leases: LeaseLoop,
-    ) -> None:
-        #: When the last answered request was sent to the coordinator.
-        self.renewed_s = float("-inf")
-        #: Whether the coordinator has removed this member; then the heartbeats have ended.
-        self.is_lost = False
-        self._heartbeat_loop = heartbeat_loop
-        self._coordinator = coordinator
-        self._settings = settings
-        self._membership = membership
-        self._meters = meters
-        self._leases = leases
-        self._name = f"heartbeats of {settings.client_id} in group {settings.group_id}"
+    _heartbeat_loop: HeartbeatLoop
+    _coordinator: requests.Coordinator
+    _settings: requests.GroupSettings
+    _membership: MembershipState
+    _meters: GroupMeters
+    _leases: LeaseLoop
+    #: When the last answered request was sent to the coordinator.
+    renewed_s: float = float("-inf")
+    #: Whether the coordinator has removed this member; then the heartbeats have ended.
+    is_lost: bool = False
+
+    def __post_init__(self) -> None:
+        self._name = f"heartbeats of {self._settings.client_id} in group {self._settings.group_id}"
         self.scope = Scope(self._name)
 
     def start(self) -> None:
@@ -161,9 +148,9 @@ class _Beats:
         self._meters.heartbeat_sent()
         answer = await self._coordinator.call(request, BEATING, timeout_ms=self._coordinator.prompt_ms)
         code: int = answer.error_code
-        if code not in NOT_A_MEMBER and code != REBALANCE_IN_PROGRESS:
+        if code not in requests.NOT_A_MEMBER and code != requests.REBALANCE_IN_PROGRESS:
             requests.check(self._settings, f"cluster {self._coordinator.name}", "Heartbeat", code)
-        if code not in NOT_A_MEMBER:
+        if code not in requests.NOT_A_MEMBER:
             self.renewed_s = sent_s
         else:
             self.is_lost = self._membership.is_of(member, generation)
@@ -171,35 +158,27 @@ class _Beats:
         self._leases.post(self._heartbeat_loop.answered, self, took_s, (member, generation), code)
 
 
+@dataclass(eq=False)
 class HeartbeatLoop:
-    """Heartbeats from ``start`` while ``membership`` has a generation, or until ``stop``.
+    """Heartbeats from ``start`` while ``membership`` has a generation, or until ``stop``. The lease runs from the time
+    when an answered request was sent: the coordinator cannot have given the session less time. The lease thread sends
+    heartbeats over its own connections, so they renew the lease even while the main loop is busy; everything else
+    happens in the main loop."""
 
-    The lease runs from the time when an answered request was sent: the coordinator cannot have given the session less
-    time. The lease thread sends heartbeats over its own connections, so they renew the lease even while the main loop
-    is busy; everything else happens in the main loop.
-    """
+    _cluster: Cluster
+    _settings: requests.GroupSettings
+    _events: HeartbeatEvents
+    _membership: MembershipState
+    _meters: GroupMeters
+    _leases: LeaseLoop
+    _beats: _Beats | None = field(default=None, init=False)
+    _renewed_s: float = field(default=float("-inf"), init=False)
+    _answered_s: float = field(default=float("-inf"), init=False)
+    _lease: asyncio.TimerHandle | None = field(default=None, init=False)
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        settings: GroupSettings,
-        events: HeartbeatEvents,
-        membership: MembershipState,
-        meters: GroupMeters,
-        leases: LeaseLoop,
-    ) -> None:
-        self._cluster = cluster
-        self._coordinator = Coordinator(cluster, settings)
-        self._settings = settings
-        self._events = events
-        self._membership = membership
-        self._meters = meters
-        self._leases = leases
-        self._name = f"heartbeats of {settings.client_id} in group {settings.group_id}"
-        self._beats: _Beats | None = None
-        self._renewed_s = float("-inf")
-        self._answered_s = float("-inf")
-        self._lease: asyncio.TimerHandle | None = None
+    def __post_init__(self) -> None:
+        self._coordinator = requests.Coordinator(self._cluster, self._settings)
+        self._name = f"heartbeats of {self._settings.client_id} in group {self._settings.group_id}"
 
     @property
     def holds(self) -> bool:
@@ -227,7 +206,6 @@ class HeartbeatLoop:
             self._leases.call(self._beats.start)
 
     async def stop(self) -> None:
-        """End heartbeats and the lease."""
         beats = self._beats
         self._end_lease()
         if beats is not None:
@@ -264,9 +242,9 @@ class HeartbeatLoop:
             return
         self._meters.took(self._meters.heartbeat_ms, took_s)
         is_ours = self._membership.is_of(*sent_as)
-        if code in NOT_A_MEMBER:
+        if code in requests.NOT_A_MEMBER:
             if is_ours:
-                self.lose(f"{self._name}: {error_name(code)}", known=code != UNKNOWN_MEMBER_ID)
+                self.lose(f"{self._name}: {error_name(code)}", known=code != requests.UNKNOWN_MEMBER_ID)
             return
         self._watch_lease()
         self._events.heartbeat_answered()
@@ -275,7 +253,6 @@ class HeartbeatLoop:
             self._events.rebalance_begun()
 
     def refused(self, beats: _Beats, reason: str) -> None:
-        """Handle the end of ``beats`` by an error."""
         if beats is self._beats:
             self.lose(reason)
 

@@ -52,10 +52,7 @@ class GroupEvents(HeartbeatEvents, Protocol):
 
     async def assign(self, protocol: str, leader: str, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
         """Return the assignments of this round by member id, because the coordinator has elected this member leader.
-
-        Called within ``join``; ``members`` is their metadata in the chosen ``protocol``. An error ends ``join``.
-        """
-        ...
+        Called within ``join``; ``members`` is their metadata in the chosen ``protocol``. An error ends ``join``."""
 
 
 class GroupMember:
@@ -101,16 +98,10 @@ class GroupMember:
 
     async def join(self, protocols: Sequence[tuple[str, bytes]]) -> Membership:
         """Take part in a round, the first one or another; return when it has ended, however long that takes, and with a
-        running lease.
-
-        ``protocols``: name and metadata of each supported protocol, preferred first. One call at a time. It may be
-        cancelled: a round that waits for this member then waits for the next ``join``, or for ``leave``.
-
-        Raises:
-            GroupRefused: the group or its coordinator rejects this member.
-            SecurityError: an ACL is missing, or no broker accepts this client.
-            LeftGroup: ``leave`` or ``close`` was called in the meantime.
-        """
+        running lease. ``protocols``: name and metadata of each supported protocol, preferred first. One call at a time.
+        It may be cancelled: a round that waits for this member then waits for the next ``join``, or for ``leave``.
+        Raises GroupRefused if the group or its coordinator rejects this member, SecurityError if an ACL is missing, or
+        no broker accepts this client, and LeftGroup if ``leave`` or ``close`` was called in the meantime."""
         if self._joining is not None:
             raise RuntimeError(f"{self._name}: join was called while another join is running")
         self._scope = Scope(self._name)

@@ -16,6 +16,7 @@ from kafka.protocol.consumer.group import HeartbeatRequest, JoinGroupRequest, Le
 
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import NOT_THE_COORDINATOR, Cluster, NotAuthorized, error_name
+from connect.kafka.concurrency import within
 
 #: The protocol types of groups of workers and of groups of consumers.
 CONNECT: Final = "connect"
@@ -116,13 +117,9 @@ def leave(settings: GroupSettings, member: str, reason: str) -> LeaveGroupReques
 
 
 def check(settings: GroupSettings, where: str, api: str, code: int) -> None:
-    """Raise the error for the code of a group response, if it is one.
-
-    Raises:
-        GroupRefused, NotAuthorized: permanent errors.
-        RoundOver: the round has ended, possibly with a change to this membership.
-        RetriableError: the coordinator is moving, loading or unavailable.
-    """
+    """Raise the error for the code of a group response, if it is one: GroupRefused or NotAuthorized for a permanent
+    error, RoundOver if the round has ended, possibly with a change to this membership, RetriableError if the
+    coordinator is moving, loading or unavailable."""
     if not code:
         return
     what = f"{where}: {api} of group {settings.group_id}: {error_name(code)}"
@@ -179,12 +176,8 @@ class Coordinator:
         self._asked: dict[str, int] = {}  # by purpose: the node of the last request
 
     async def call(self, request: Any, purpose: str, *, timeout_ms: int, at_most: int | None = None) -> Any:
-        """Return the response; the caller checks its error code.
-
-        Raises:
-            RetriableError: no coordinator was found, or it did not answer in time.
-            SecurityError: no broker accepts this client.
-        """
+        """Return the response; the caller checks its error code. Raises RetriableError if no coordinator was found, or
+        it did not answer in time, and SecurityError if no broker accepts this client."""
         try:
             connection = await self._connection(purpose)
             answer = await connection.call(request, at_most=at_most, timeout_ms=timeout_ms)
@@ -216,19 +209,14 @@ class Coordinator:
             await self._cluster.disconnect(node, purpose)
 
     async def _connection(self, purpose: str) -> Any:
-        try:
-            async with asyncio.timeout(self.prompt_ms / 1000):
-                if self._node is None:
-                    self._node = await self._find()
-                if self._asked.get(purpose, self._node) != self._node:
-                    await self.hang_up(purpose)
-                node = self._asked[purpose] = self._node
-                return await self._cluster.connection(node, purpose)
-        except TimeoutError as error:
-            raise RetriableError(
-                f"cluster {self.name}: the coordinator of group {self._group_id} was not reachable within "
-                f"{self.prompt_ms / 1000:g} s"
-            ) from error
+        what = f"cluster {self.name}: the coordinator of group {self._group_id}"
+        async with within(self.prompt_ms / 1000, f"{what} was not reachable"):
+            if self._node is None:
+                self._node = await self._find()
+            if self._asked.get(purpose, self._node) != self._node:
+                await self.hang_up(purpose)
+            node = self._asked[purpose] = self._node
+            return await self._cluster.connection(node, purpose)
 
     async def _find(self) -> int:
         # Half of the time, so that a missing answer is noticed: only then is another broker asked the next time.

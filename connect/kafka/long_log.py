@@ -74,15 +74,10 @@ class LongLogs:
         progressed: Callable[[], None],
     ) -> dict[int, int]:
         """Pass the last record of each key in ``spans`` to ``hand_over``, each partition in order, up to a short rest.
-        Return the offset where that rest starts, by partition.
-
-        Some keys may come more than once, as in a log that is not fully compacted. ``progressed`` is called while
-        records arrive.
-
-        Raises:
-            RetriableError: the process ended early, or the cluster did not answer it.
-            SecurityError, PermanentError: as :func:`connect.kafka.log.compacted_topic.read_to_end`.
-        """
+        Return the offset where that rest starts, by partition. Some keys may come more than once, as in a log that is
+        not fully compacted. ``progressed`` is called while records arrive. Raises RetriableError if the process ended
+        early, or the cluster did not answer it, and SecurityError or PermanentError as
+        :func:`connect.kafka.log.compacted_topic.read_to_end`."""
         at = {partition: first for partition, (first, _) in spans.items()}
         if _left(spans, at) <= LONG_OFFSETS:
             return at

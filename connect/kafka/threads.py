@@ -18,11 +18,10 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 
 from connect.api.source import SourceTask
-from connect.kafka.concurrency import Scope, is_set_within
+from connect.kafka.concurrency import Scope, is_set_within, settle
 
 T = TypeVar("T")
 
@@ -42,30 +41,22 @@ class LeaseLoop(Protocol):
     @property
     def may_renew(self) -> bool:
         """Whether the main loop has run within its limit."""
-        ...
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` in the lease thread; return its result or raise its error."""
-        ...
 
     def call(self, function: Callable[..., object], *args: object) -> None:
         """Call ``function`` in the lease thread, soon and in order."""
-        ...
 
     def post(self, function: Callable[..., object], *args: object) -> None:
         """Call ``function`` in the main loop, soon and in order; for use in the lease thread."""
-        ...
 
 
 class LeaseThread:
-    """The lease thread, described in the module docstring. Costs eight timers per second.
-
-    ``longest_beat_s`` is the longest time between two iterations of the thread, ``longest_stall_s`` the longest delay
-    of the main loop. Freezes of the whole process count for neither.
-
-    Args:
-        progress_timeout_s: How long the main loop may be blocked before renewals stop.
-    """
+    """The lease thread, described in the module docstring. Costs eight timers per second. ``longest_beat_s`` is the
+    longest time between two iterations of the thread, ``longest_stall_s`` the longest delay of the main loop. Freezes
+    of the whole process count for neither. ``progress_timeout_s``: how long the main loop may be blocked before
+    renewals stop."""
 
     def __init__(self, progress_timeout_s: float) -> None:
         self.longest_beat_s = 0.0
@@ -206,9 +197,7 @@ class PluginThread:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _in_thread(
@@ -237,7 +226,7 @@ class PluginThread:
             except BaseException as raised:
                 error = raised
             with contextlib.suppress(RuntimeError):  # the loop is closed, so no caller waits
-                loop.call_soon_threadsafe(_settle, call.outcome, found, error)
+                loop.call_soon_threadsafe(settle, call.outcome, found, error)
 
     def _answer(self, asked: Coroutine[Any, Any, T], answer: Future[T]) -> None:
         def done(task: asyncio.Task[T]) -> None:
@@ -252,12 +241,3 @@ class PluginThread:
             self._scope.spawn(asked, f"asked by {self._name}").add_done_callback(done)
         except RuntimeError as error:
             answer.set_exception(error)
-
-
-def _settle(outcome: asyncio.Future[Any], found: Any, error: BaseException | None) -> None:
-    if outcome.done():
-        return
-    if error is not None:
-        outcome.set_exception(error)
-    else:
-        outcome.set_result(found)

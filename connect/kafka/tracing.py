@@ -23,9 +23,6 @@ class _Tracing:
     tracer: Any = None
 
 
-_TRACING: Final = _Tracing()
-
-
 def configure_tracing(program: str, environment: Mapping[str, str] = os.environ) -> None:
     """Send spans over OTLP (HTTP) if the environment says where. Takes up to a second then, because of imports."""
     if not any(environment.get(name) for name in _WHERE) or environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
@@ -42,29 +39,29 @@ def configure_tracing(program: str, environment: Mapping[str, str] = os.environ)
 def trace_with(processor: Any, program: str) -> None:
     """Pass spans to a span processor of the SDK; None ends tracing."""
     if processor is None:
-        _TRACING.tracer = None
+        _Tracing.tracer = None
         return
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
 
     provider = TracerProvider(resource=Resource.create({"service.name": program}))
     provider.add_span_processor(processor)
-    _TRACING.tracer = provider.get_tracer("heliograph")
+    _Tracing.tracer = provider.get_tracer("heliograph")
 
 
 def record_request(
     name: str, began_ns: int, headers: Mapping[str, str], attributes: Mapping[str, str | int], *, failed: bool
 ) -> None:
     """Record the span of a request that has been answered, below the caller's span if ``headers`` name one."""
-    if _TRACING.tracer is None:
+    if _Tracing.tracer is None:
         return
-    from opentelemetry.trace import SpanKind, Status, StatusCode
+    from opentelemetry.trace import SpanKind
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     above = TraceContextTextMapPropagator().extract(headers)
-    span = _TRACING.tracer.start_span(name, above, SpanKind.SERVER, attributes, start_time=began_ns)
+    span = _Tracing.tracer.start_span(name, above, SpanKind.SERVER, attributes, start_time=began_ns)
     if failed:
-        span.set_status(Status(StatusCode.ERROR))
+        _set_failed(span)
     span.end()
 
 
@@ -72,7 +69,7 @@ class TracedSteps:
     """A span of an operation, with a span for each of its steps, which follow each other."""
 
     def __init__(self, name: str, attributes: Mapping[str, str]) -> None:
-        self._whole = None if _TRACING.tracer is None else _TRACING.tracer.start_span(name, attributes=attributes)
+        self._whole = None if _Tracing.tracer is None else _Tracing.tracer.start_span(name, attributes=attributes)
         self._step: Any = None
 
     def begin(self, step: str) -> None:
@@ -83,7 +80,7 @@ class TracedSteps:
 
         if self._step is not None:
             self._step.end()
-        self._step = _TRACING.tracer.start_span(step, set_span_in_context(self._whole))
+        self._step = _Tracing.tracer.start_span(step, set_span_in_context(self._whole))
 
     def end(self, error: BaseException | None = None) -> None:
         """End the operation; with ``error`` the current step and the whole have failed."""

@@ -32,6 +32,7 @@ from connect.core.config.config_def import (
 from connect.core.config.validation import valid
 from connect.core.errors import ConfigError
 from connect.core.jackson import to_float32
+from connect.plugins import transform_fields
 from connect.plugins.java_values import (
     DATE,
     EPOCH,
@@ -46,12 +47,6 @@ from connect.plugins.java_values import (
     to_string,
 )
 from connect.plugins.simple_date_format import BadPattern, NoDate, SimpleDateFormat
-from connect.plugins.transform_fields import (
-    REPLACE_NULL_WITH_DEFAULT,
-    FieldTransformation,
-    of_key_and_value,
-    require_fields,
-)
 
 _BITS: Final = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 _TO: Final = (*_BITS, "float32", "float64", "boolean", "string")
@@ -70,11 +65,8 @@ def _spec(name: str, value: Value) -> None:
 
 
 def _casts(spec: Sequence[str]) -> dict[str | None, str]:
-    """Parse the types by field; the key None is the whole value.
-
-    Raises:
-        InvalidValue: The spec is invalid; Java's message.
-    """
+    """Parse the types by field; the key None is the whole value. Raises InvalidValue if the spec is invalid; Java's
+    message."""
     casts: dict[str | None, str] = {}
     for each in spec:
         field, colon, type_ = each.partition(":")
@@ -98,7 +90,7 @@ def _casts(spec: Sequence[str]) -> dict[str | None, str]:
     return casts
 
 
-class Cast(FieldTransformation):
+class Cast(transform_fields.FieldTransformation):
     """``org.apache.kafka.connect.transforms.Cast``."""
 
     _casts: Mapping[str | None, str] = {}
@@ -113,7 +105,7 @@ class Cast(FieldTransformation):
             Importance.HIGH,
             _spec,
         ),
-        REPLACE_NULL_WITH_DEFAULT,
+        transform_fields.REPLACE_NULL_WITH_DEFAULT,
     )
 
     def configure(self, props: Props) -> None:
@@ -127,7 +119,7 @@ class Cast(FieldTransformation):
         if whole is not None:
             new_schema = None if schema is None else Schema(whole, optional=schema.optional)
             return self.changed(record, new_schema, cast(value, schema, whole))
-        updated = dict(require_fields(schema, value, "cast types"))
+        updated = dict(transform_fields.require_fields(schema, value, "cast types"))
         schemas = {} if schema is None else dict(schema.fields)
         for name, type_ in self._casts.items():
             if name is None or (schema is not None and name not in schemas):
@@ -138,15 +130,12 @@ class Cast(FieldTransformation):
         return self.changed(record, schema and replace(schema, fields=tuple(schemas.items())), updated)
 
 
-CastKey, CastValue = of_key_and_value(Cast)
+CastKey, CastValue = transform_fields.of_key_and_value(Cast)
 
 
 def cast(value: Any, schema: Schema | None, type_: str) -> Any:
-    """Cast ``value`` to another type, with overflow and truncation as in Java's casts.
-
-    Raises:
-        DataError: The value cannot be cast to this type.
-    """
+    """Cast ``value`` to another type, with overflow and truncation as in Java's casts. Raises DataError if the value
+    cannot be cast to this type."""
     if value is None:
         return None
     from_ = inferred_type(value) if schema is None else schema.type
@@ -227,7 +216,7 @@ _DAY: Final = timedelta(days=1)
 _LONG: Final = 1 << 63
 
 
-class TimestampConverter(FieldTransformation):
+class TimestampConverter(transform_fields.FieldTransformation):
     """``org.apache.kafka.connect.transforms.TimestampConverter``; dates are ``datetime`` in UTC."""
 
     _field = ""
@@ -245,7 +234,7 @@ class TimestampConverter(FieldTransformation):
             "Unit of numeric timestamps since 1970; fractions of milliseconds are lost.",
             check=OneOf(tuple(_PRECISIONS)),
         ),
-        REPLACE_NULL_WITH_DEFAULT,
+        transform_fields.REPLACE_NULL_WITH_DEFAULT,
     )
 
     def configure(self, props: Props) -> None:
@@ -271,7 +260,7 @@ class TimestampConverter(FieldTransformation):
             return self.changed(record, new_schema, self._converted(value, schema))
         if value is None:
             return self.changed(record, schema and self._with_field(schema), None)
-        updated = dict(require_fields(schema, value, "converting timestamp formats"))
+        updated = dict(transform_fields.require_fields(schema, value, "converting timestamp formats"))
         of_field = None if schema is None else dict(schema.fields).get(self._field)
         if schema is None or of_field is not None:
             updated[self._field] = self._converted(updated.get(self._field), of_field)
@@ -330,7 +319,7 @@ class TimestampConverter(FieldTransformation):
                 return date
 
 
-TimestampConverterKey, TimestampConverterValue = of_key_and_value(TimestampConverter)
+TimestampConverterKey, TimestampConverterValue = transform_fields.of_key_and_value(TimestampConverter)
 
 
 def _kind(value: Any, schema: Schema | None) -> str:

@@ -13,6 +13,7 @@ import codecs
 import math
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, ClassVar, Final
@@ -20,7 +21,7 @@ from typing import Any, ClassVar, Final
 from connect.api.connector import Props
 from connect.api.convert import Converter, DataError, HeaderConverter
 from connect.api.source import Schema
-from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, OneOf, Setting, Type, Width, text
+from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, OneOf, Width, flag, integer, text
 from connect.core.errors import ConfigError
 from connect.core.jackson import float32_text, json_text, string_text, to_float32
 from connect.plugins.java_values import (
@@ -72,12 +73,8 @@ class StringConverter(ConverterOfBoth):
     _encoding = "utf-8"
 
     CONFIG_DEF = CONVERTER | ConfigDef.of(
-        Setting(
-            "converter.encoding",
-            Type.STRING,
-            "UTF-8",
-            "Character set in which strings are encoded.",
-            importance=Importance.HIGH,
+        replace(
+            text("converter.encoding", "UTF-8", "Character set in which strings are encoded.", Importance.HIGH),
             width=Width.MEDIUM,
             display_name="Encoding",
         )
@@ -95,14 +92,12 @@ class StringConverter(ConverterOfBoth):
     def from_connect(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
         if value is None:
             return None
+        # Without byte order marks, and independent of this machine's byte order.
+        encoding = f"{self._encoding}-be" if self._encoding in _MARKED else self._encoding
         # As in Java, a question mark replaces characters that the character set lacks.
-        data = to_string(value, schema).encode(self._ordered(), errors="replace")
+        data = to_string(value, schema).encode(encoding, errors="replace")
         # Java writes a byte order mark in UTF-16, but not in UTF-32.
         return codecs.BOM_UTF16_BE + data if data and self._encoding == "utf-16" else data
-
-    def _ordered(self) -> str:
-        """Return the character set without byte order marks, independent of this machine's byte order."""
-        return f"{self._encoding}-be" if self._encoding in _MARKED else self._encoding
 
 
 class _NumberConverter(ConverterOfBoth):
@@ -196,11 +191,7 @@ _TYPES: Final = {
 
 
 def schema_to_json(schema: Schema) -> dict[str, Any]:
-    """Return the schema as a JSON object, with keys in Java's order.
-
-    Raises:
-        DataError: The type is unknown.
-    """
+    """Return the schema as a JSON object, with keys in Java's order. Raises DataError if the type is unknown."""
     if schema.type not in _TYPES:
         raise DataError(f"Couldn't translate unsupported schema type Schema{{{schema.type}}}.")
     made: dict[str, Any] = {"type": _TYPES[schema.type]}
@@ -232,14 +223,10 @@ _MOST_DIGITS: Final = 4300
 
 
 def bytes_of_decimal(schema: Schema, value: Decimal) -> bytes:
-    """Encode the unscaled value as big endian two's complement (``Decimal.fromLogical``).
-
-    Java rejects a value with another scale than its schema's. Arithmetic in Python changes scales
-    (``Decimal("1E+3")``), so here a value is written at the schema's scale if no digit is lost.
-
-    Raises:
-        DataError: A digit would be lost, or the schema has no scale.
-    """
+    """Encode the unscaled value as big endian two's complement (``Decimal.fromLogical``). Java rejects a value with
+    another scale than its schema's. Arithmetic in Python changes scales (``Decimal("1E+3")``), so here a value is
+    written at the schema's scale if no digit is lost. Raises DataError if a digit would be lost, or the schema has no
+    scale."""
     scale = _scale(schema)
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
@@ -263,11 +250,8 @@ def bytes_of_decimal(schema: Schema, value: Decimal) -> bytes:
 
 
 def number_of_decimal(value: Decimal) -> str:
-    """Format a decimal as a JSON number with its own scale: as in Java, the schema's scale is ignored.
-
-    Raises:
-        DataError: The value is infinite or NaN, which JSON does not have.
-    """
+    """Format a decimal as a JSON number with its own scale: as in Java, the schema's scale is ignored. Raises DataError
+    if the value is infinite or NaN, which JSON does not have."""
     if not value.is_finite():
         raise _no_number(value)
     return str(value)
@@ -288,64 +272,6 @@ _LOGICAL: Final = (DATE.name, TIME.name, TIMESTAMP.name, DECIMAL_NAME)
 _WHOLE: Final = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
 
-_CONFIG: Final = CONVERTER | ConfigDef.of(
-    Setting(
-        "schemas.enable",
-        Type.BOOLEAN,
-        True,
-        "Write each value together with its schema.",
-        importance=Importance.HIGH,
-        group="Schemas",
-        order=0,
-        width=Width.MEDIUM,
-        display_name="Enable Schemas",
-    ),
-    Setting(
-        "schemas.cache.size",
-        Type.INT,
-        1000,
-        "Size of Java's cache of schemas. No effect here.",
-        importance=Importance.HIGH,
-        group="Schemas",
-        order=1,
-        width=Width.MEDIUM,
-        display_name="Schema Cache Size",
-    ),
-    Setting(
-        "schema.content",
-        Type.STRING,
-        None,
-        "Schema of the values that sinks read. No effect here, because there are no sinks.",
-        importance=Importance.HIGH,
-        group="Schemas",
-        order=2,
-        width=Width.MEDIUM,
-        display_name="Schema Content",
-    ),
-    Setting(
-        "decimal.format",
-        Type.STRING,
-        "BASE64",
-        "Format of serialized decimals: BASE64 or NUMERIC.",
-        OneOf(("BASE64", "NUMERIC"), any_case=True),
-        group="Serialization",
-        order=0,
-        width=Width.MEDIUM,
-        display_name="Decimal Format",
-    ),
-    Setting(
-        "replace.null.with.default",
-        Type.BOOLEAN,
-        True,
-        "Replace null by the schema's default. No effect here, because schemas have no defaults.",
-        group="Serialization",
-        order=1,
-        width=Width.MEDIUM,
-        display_name="Replace null with default",
-    ),
-)
-
-
 class JsonConverter(ConverterOfBoth):
     """``org.apache.kafka.connect.json.JsonConverter``. Arrays, maps and structs are lists and dicts, which keep their
     order."""
@@ -354,7 +280,31 @@ class JsonConverter(ConverterOfBoth):
         self._schemas = True
         self._numeric_decimals = False
 
-    CONFIG_DEF = _CONFIG
+    CONFIG_DEF = CONVERTER | ConfigDef.of(
+        flag("schemas.enable", True, "Write each value together with its schema.", Importance.HIGH).under(
+            "Schemas", 0, "Enable Schemas"
+        ),
+        integer("schemas.cache.size", 1000, "Size of Java's cache of schemas. No effect here.", Importance.HIGH).under(
+            "Schemas", 1, "Schema Cache Size"
+        ),
+        text(
+            "schema.content",
+            None,
+            "Schema of the values that sinks read. No effect here, because there are no sinks.",
+            Importance.HIGH,
+        ).under("Schemas", 2, "Schema Content"),
+        text(
+            "decimal.format",
+            "BASE64",
+            "Format of serialized decimals: BASE64 or NUMERIC.",
+            check=OneOf(("BASE64", "NUMERIC"), any_case=True),
+        ).under("Serialization", 0, "Decimal Format"),
+        flag(
+            "replace.null.with.default",
+            True,
+            "Replace null by the schema's default. No effect here, because schemas have no defaults.",
+        ).under("Serialization", 1, "Replace null with default"),
+    )
 
     def configure(self, props: Props) -> None:
         values = self.config_def().parse(props)
@@ -377,11 +327,8 @@ class JsonConverter(ConverterOfBoth):
             ) from None
 
     def _text(self, schema: Schema | None, value: Any) -> str:
-        """Return ``value`` as JSON.
-
-        Raises:
-            DataError: The value is null although it is required, or is not of its schema's type.
-        """
+        """Return ``value`` as JSON. Raises DataError if the value is null although it is required, or is not of its
+        schema's type."""
         if value is None:
             if schema is None or schema.optional:
                 return "null"
@@ -408,7 +355,8 @@ class JsonConverter(ConverterOfBoth):
             case ("string", str()) | ("boolean", bool()) | ("float64", float()):
                 return json_text(value)
             case "int8" | "int16" | "int32" | "int64", int() if not isinstance(value, bool):
-                if not _is_within(type_, value):
+                border = 1 << _WHOLE[type_] - 1
+                if not -border <= value < border:
                     raise _out_of_range(type_, value)
                 return str(value)
             case _:
@@ -439,11 +387,6 @@ class JsonConverter(ConverterOfBoth):
         if not isinstance(value, datetime):
             raise DataError(f"Invalid type for {kind}, expected Date but was class {java_class(value)}")
         return str(logical_number(value, schema))
-
-
-def _is_within(type_: str, value: int) -> bool:
-    border = 1 << _WHOLE[type_] - 1
-    return -border <= value < border
 
 
 def _out_of_range(type_: str, value: float) -> DataError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
@@ -28,25 +27,18 @@ from connect.core.config.config_def import (
 from connect.core.config.validation import non_empty, valid
 from connect.core.errors import ConfigError
 from connect.core.jackson import to_float32
+from connect.plugins import transform_fields
 from connect.plugins.java_values import EPOCH, TIMESTAMP, date_of, inferred_type, java_class
-from connect.plugins.transform_fields import (
-    REPLACE_NULL_WITH_DEFAULT,
-    FieldPath,
-    FieldTransformation,
-    field_schema,
-    of_key_and_value,
-    require_fields,
-)
 
 
-class ExtractField(FieldTransformation):
+class ExtractField(transform_fields.FieldTransformation):
     """``org.apache.kafka.connect.transforms.ExtractField``: replaces a struct or map by one of its fields."""
 
-    _path = FieldPath("", nested=False)
+    _path = transform_fields.FieldPath("", nested=False)
 
     CONFIG_DEF = ConfigDef.of(
         text("field", REQUIRED, "Field to extract.", Importance.MEDIUM),
-        REPLACE_NULL_WITH_DEFAULT,
+        transform_fields.REPLACE_NULL_WITH_DEFAULT,
         text(
             "field.syntax.version",
             "V1",
@@ -58,12 +50,14 @@ class ExtractField(FieldTransformation):
 
     def configure(self, props: Props) -> None:
         values = self.config_def().parse(props)
-        self._path = FieldPath(values.string("field"), nested=values.string("field.syntax.version").upper() == "V2")
+        self._path = transform_fields.FieldPath(
+            values.string("field"), nested=values.string("field.syntax.version").upper() == "V2"
+        )
 
     def apply(self, record: SourceRecord) -> SourceRecord:
         schema, value = self.schema_of(record), self.value_of(record)
         new_schema = None
-        fields = None if value is None else require_fields(schema, value, "field extraction")
+        fields = None if value is None else transform_fields.require_fields(schema, value, "field extraction")
         if schema is not None:
             new_schema = self._path.schema_in(schema)
             if new_schema is None:
@@ -71,10 +65,10 @@ class ExtractField(FieldTransformation):
         return self.changed(record, new_schema, None if fields is None else self._path.value_in(schema, fields))
 
 
-ExtractFieldKey, ExtractFieldValue = of_key_and_value(ExtractField)
+ExtractFieldKey, ExtractFieldValue = transform_fields.of_key_and_value(ExtractField)
 
 
-class HoistField(FieldTransformation):
+class HoistField(transform_fields.FieldTransformation):
     """``org.apache.kafka.connect.transforms.HoistField``: wraps the key or value in a field."""
 
     _field = ""
@@ -90,7 +84,7 @@ class HoistField(FieldTransformation):
         return self.changed(record, new_schema, {self._field: self.value_of(record)})
 
 
-HoistFieldKey, HoistFieldValue = of_key_and_value(HoistField)
+HoistFieldKey, HoistFieldValue = transform_fields.of_key_and_value(HoistField)
 
 
 @valid("list of colon-delimited pairs, e.g. foo:bar,abc:xyz")
@@ -102,7 +96,7 @@ def _rename_pairs(name: str, value: Value) -> None:
             raise invalid(name, value, f"Invalid rename mapping: {each}")
 
 
-class ReplaceField(FieldTransformation):
+class ReplaceField(transform_fields.FieldTransformation):
     """``org.apache.kafka.connect.transforms.ReplaceField``: drops and renames fields."""
 
     _exclude: frozenset[str] = frozenset()
@@ -113,7 +107,7 @@ class ReplaceField(FieldTransformation):
         strings("exclude", (), "Fields to drop; overrides include.", Importance.MEDIUM, ValidList()),
         strings("include", (), "Fields to keep; empty: all.", Importance.MEDIUM, ValidList()),
         strings("renames", (), "New names of fields, as old:new.", Importance.MEDIUM, _rename_pairs),
-        REPLACE_NULL_WITH_DEFAULT,
+        transform_fields.REPLACE_NULL_WITH_DEFAULT,
     )
 
     def configure(self, props: Props) -> None:
@@ -126,7 +120,7 @@ class ReplaceField(FieldTransformation):
         schema, value = self.schema_of(record), self.value_of(record)
         if value is None:
             return record
-        fields = require_fields(schema, value, "field replacement")
+        fields = transform_fields.require_fields(schema, value, "field replacement")
         updated = {self._renamed(name): each for name, each in fields.items() if self._kept(name)}
         if schema is not None:
             kept = tuple((self._renamed(name), each) for name, each in schema.fields if self._kept(name))
@@ -140,7 +134,7 @@ class ReplaceField(FieldTransformation):
         return self._renames.get(name, name)
 
 
-ReplaceFieldKey, ReplaceFieldValue = of_key_and_value(ReplaceField)
+ReplaceFieldKey, ReplaceFieldValue = transform_fields.of_key_and_value(ReplaceField)
 
 
 class ValueToKey(Transformation):
@@ -152,7 +146,7 @@ class ValueToKey(Transformation):
         strings(
             "fields", REQUIRED, "Fields of the value for the new key.", Importance.HIGH, ValidList(may_be_empty=False)
         ),
-        REPLACE_NULL_WITH_DEFAULT,
+        transform_fields.REPLACE_NULL_WITH_DEFAULT,
     )
 
     def configure(self, props: Props) -> None:
@@ -160,10 +154,10 @@ class ValueToKey(Transformation):
 
     def apply(self, record: SourceRecord) -> SourceRecord:
         schema = record.value_schema
-        fields = require_fields(schema, record.value, "copying fields from value to key")
+        fields = transform_fields.require_fields(schema, record.value, "copying fields from value to key")
         key_schema = None
         if schema is not None:
-            schemas = {name: field_schema(schema, name) for name in self._fields}
+            schemas = {name: transform_fields.field_schema(schema, name) for name in self._fields}
             for name, each in schemas.items():
                 if each is None:
                     raise DataError(f"Field does not exist: {name}")
@@ -171,7 +165,7 @@ class ValueToKey(Transformation):
         return replace(record, key_schema=key_schema, key={name: fields.get(name) for name in self._fields})
 
 
-class Flatten(FieldTransformation):
+class Flatten(transform_fields.FieldTransformation):
     """``org.apache.kafka.connect.transforms.Flatten``: flattens nested fields and joins their names."""
 
     _delimiter = "."
@@ -185,7 +179,7 @@ class Flatten(FieldTransformation):
         schema, value = self.schema_of(record), self.value_of(record)
         if value is None:
             return record
-        fields = require_fields(schema, value, "flattening")
+        fields = transform_fields.require_fields(schema, value, "flattening")
         if schema is None:
             return self.changed(record, None, dict(self._plain(fields, "")))
         flat = tuple(self._with_schema(schema, fields, "", optional=schema.optional))
@@ -224,7 +218,7 @@ class Flatten(FieldTransformation):
         return f"{prefix}{self._delimiter}{name}" if prefix else name
 
 
-FlattenKey, FlattenValue = of_key_and_value(Flatten)
+FlattenKey, FlattenValue = transform_fields.of_key_and_value(Flatten)
 
 
 class Filter(Transformation):
@@ -253,7 +247,7 @@ def _inserted(key: str, doc: str) -> Setting:
     return text(key, None, doc, Importance.MEDIUM)
 
 
-class InsertField(FieldTransformation):
+class InsertField(transform_fields.FieldTransformation):
     """``org.apache.kafka.connect.transforms.InsertField``: inserts metadata of the record, or a constant."""
 
     CONFIG_DEF = ConfigDef.of(
@@ -263,7 +257,7 @@ class InsertField(FieldTransformation):
         _inserted("timestamp.field", "Field for the timestamp; suffix !: required, ?: optional (the default)."),
         _inserted("static.field", "Field for static.value; suffix !: required, ?: optional (the default)."),
         _inserted("static.value", "Constant value of static.field."),
-        REPLACE_NULL_WITH_DEFAULT,
+        transform_fields.REPLACE_NULL_WITH_DEFAULT,
     )
     _insertions: Mapping[str, _Insertion] = {}
     _static_value: str | None = None
@@ -286,15 +280,16 @@ class InsertField(FieldTransformation):
         schema, value = self.schema_of(record), self.value_of(record)
         if value is None:
             return record
-        updated = dict(require_fields(schema, value, "field insertion"))
+        updated = dict(transform_fields.require_fields(schema, value, "field insertion"))
         if "offset" in self._insertions:
             raise DataError(
                 "Only SinkRecord supported for [field insertion], found: org.apache.kafka.connect.source.SourceRecord"
             )
+        at_ms = record.timestamp_ms
         known: dict[str, tuple[Any, Schema]] = {
             "topic": (record.topic, Schema("string")),
             "partition": (record.partition, Schema("int32")),
-            "timestamp": (self._timestamp_value(record, schema), TIMESTAMP),
+            "timestamp": (at_ms if at_ms is None or schema is None else date_of(at_ms), TIMESTAMP),
             "static": (self._static_value, Schema("string")),
         }
         fields = [] if schema is None else list(schema.fields)
@@ -305,14 +300,8 @@ class InsertField(FieldTransformation):
                 updated[insertion.name] = inserted
         return self.changed(record, schema and replace(schema, fields=tuple(fields)), updated)
 
-    @staticmethod
-    def _timestamp_value(record: SourceRecord, schema: Schema | None) -> int | datetime | None:
-        if record.timestamp_ms is None or schema is None:
-            return record.timestamp_ms
-        return date_of(record.timestamp_ms)
 
-
-InsertFieldKey, InsertFieldValue = of_key_and_value(InsertField)
+InsertFieldKey, InsertFieldValue = transform_fields.of_key_and_value(InsertField)
 
 
 #: The masks of values by Java class.
@@ -329,7 +318,7 @@ _MASKS: Final[Mapping[str, Callable[[], Any]]] = {
 _BITS: Final = {"int8": 8, "int16": 16, "int32": 32}
 
 
-class MaskField(FieldTransformation):
+class MaskField(transform_fields.FieldTransformation):
     """``org.apache.kafka.connect.transforms.MaskField``: clears or replaces the values of fields."""
 
     _fields: tuple[str, ...] = ()
@@ -338,7 +327,7 @@ class MaskField(FieldTransformation):
     CONFIG_DEF = ConfigDef.of(
         strings("fields", REQUIRED, "Fields to mask.", Importance.HIGH, ValidList(may_be_empty=False)),
         text("replacement", None, "Replaces numbers and strings, instead of 0 and empty.", check=non_empty),
-        REPLACE_NULL_WITH_DEFAULT,
+        transform_fields.REPLACE_NULL_WITH_DEFAULT,
     )
 
     def configure(self, props: Props) -> None:
@@ -348,7 +337,7 @@ class MaskField(FieldTransformation):
 
     def apply(self, record: SourceRecord) -> SourceRecord:
         schema, value = self.schema_of(record), self.value_of(record)
-        updated = dict(require_fields(schema, value, "mask fields"))
+        updated = dict(transform_fields.require_fields(schema, value, "mask fields"))
         schemas = {} if schema is None else dict(schema.fields)
         for name in self._fields:
             if schema is None or name in schemas:
@@ -366,7 +355,7 @@ class MaskField(FieldTransformation):
         return mask()
 
 
-MaskFieldKey, MaskFieldValue = of_key_and_value(MaskField)
+MaskFieldKey, MaskFieldValue = transform_fields.of_key_and_value(MaskField)
 
 
 def _replaced(value: Any, schema: Schema | None, replacement: str) -> Any:
@@ -387,7 +376,7 @@ def _replaced(value: Any, schema: Schema | None, replacement: str) -> Any:
         raise DataError(f"Unable to convert {replacement} (class java.lang.String) to a number") from error
 
 
-class SetSchemaMetadata(FieldTransformation):
+class SetSchemaMetadata(transform_fields.FieldTransformation):
     """``org.apache.kafka.connect.transforms.SetSchemaMetadata``: sets the name and version of a schema."""
 
     _name: str | None = None
@@ -396,7 +385,7 @@ class SetSchemaMetadata(FieldTransformation):
     CONFIG_DEF = ConfigDef.of(
         text("schema.name", None, "Schema name to set.", Importance.HIGH),
         integer("schema.version", None, "Schema version to set.", Importance.HIGH),
-        REPLACE_NULL_WITH_DEFAULT,
+        transform_fields.REPLACE_NULL_WITH_DEFAULT,
     )
 
     def configure(self, props: Props) -> None:
@@ -417,4 +406,4 @@ class SetSchemaMetadata(FieldTransformation):
         return self.changed(record, replace(schema, name=name, version=version), value)
 
 
-SetSchemaMetadataKey, SetSchemaMetadataValue = of_key_and_value(SetSchemaMetadata)
+SetSchemaMetadataKey, SetSchemaMetadataValue = transform_fields.of_key_and_value(SetSchemaMetadata)

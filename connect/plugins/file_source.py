@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from connect.api.connector import Props
 from connect.api.plugins import KAFKA_VERSION
-from connect.api.source import STRING, ExactlyOnceSupport, Fields, SourceConnector, SourceRecord, SourceTask
+from connect.api.source import STRING, ExactlyOnceSupport, SourceConnector, SourceRecord, SourceTask
 from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, integer, text
 from connect.core.config.validation import non_empty
 from connect.core.errors import PermanentError
@@ -155,7 +155,7 @@ class FileStreamSourceTask(SourceTask):
         return True
 
     def _stored_position(self) -> int:
-        offset = self.context.wait_for(self._stored_offset())
+        offset = self.context.wait_for(self.context.offset_reader.offset({FILENAME: self._filename}))
         position = None if offset is None else offset.get(POSITION)
         if position is None:
             return 0
@@ -185,9 +185,6 @@ class FileStreamSourceTask(SourceTask):
             )
         return bool(data)
 
-    async def _stored_offset(self) -> Fields | None:
-        return await self.context.offset_reader.offset({FILENAME: self._filename})
-
     def _record(self, line: str, position: int, now_ms: int) -> SourceRecord:
         return SourceRecord(
             source_partition={FILENAME: self._filename},
@@ -203,10 +200,8 @@ class FileStreamSourceTask(SourceTask):
 
 
 class _Lines:
-    r"""A splitter of bytes into lines at ``\n``, ``\r\n`` and ``\r``.
-
-    ``ready`` holds complete lines, each with the position after it; ``position`` is the start of the next line.
-    """
+    r"""A splitter of bytes into lines at ``\n``, ``\r\n`` and ``\r``. ``ready`` holds complete lines, each with the
+    position after it; ``position`` is the start of the next line."""
 
     def __init__(self, position: int) -> None:
         self.position = position

@@ -129,7 +129,10 @@ class InsertHeader(Transformation):
         return replace(record, headers=(*record.headers, self._header))
 
 
-_NAMED: Final = re.compile(r"\$\{([a-zA-Z][a-zA-Z0-9]*)\}")
+_PART: Final = re.compile(
+    r"\\(?P<escaped>.)|\$\{(?P<name>[a-zA-Z][a-zA-Z0-9]*)\}|\$(?P<number>[0-9]+)|(?P<wrong>[\\$])|(?P<text>.)",
+    re.DOTALL,
+)
 
 
 class RegexRouter(Transformation):
@@ -160,37 +163,26 @@ class RegexRouter(Transformation):
 
 
 def replacement_parts(text: str, regex: re.Pattern[str]) -> tuple[str | int, ...]:
-    r"""Parse a replacement of ``java.util.regex.Matcher`` into text and numbers of groups (``$1``, ``${name}``).
-
-    Raises:
-        ConfigError: A group does not exist, or nothing follows a ``$`` or backslash.
-    """
+    r"""Parse a replacement of ``java.util.regex.Matcher`` into text and numbers of groups (``$1``, ``${name}``). Raises
+    ConfigError if a group does not exist, or nothing follows a ``$`` or backslash."""
     parts: list[str | int] = []
-    at = 0
-    while at < len(text):
-        if text[at] == "\\" and at + 1 < len(text):
-            parts.append(text[at + 1])
-            at += 2
-        elif (named := _NAMED.match(text, at)) is not None:
-            if named[1] not in regex.groupindex:
-                raise _bad_replacement(f"No group with name {{{named[1]}}}")
-            parts.append(regex.groupindex[named[1]])
-            at = named.end()
-        elif text[at] == "$":
-            digits = re.match("[0-9]+", text[at + 1 :])
-            if digits is None:
-                raise _bad_replacement("Illegal group reference")
-            # The longest prefix of the digits that is the number of a group.
-            length = max((n for n in range(1, len(digits[0]) + 1) if int(digits[0][:n]) <= regex.groups), default=0)
+    for part in _PART.finditer(text):
+        kind = part.lastgroup or ""
+        found = part[kind]
+        if kind in ("escaped", "text"):
+            parts.append(found)
+        elif kind == "name":
+            if found not in regex.groupindex:
+                raise _bad_replacement(f"No group with name {{{found}}}")
+            parts.append(regex.groupindex[found])
+        elif kind == "number":
+            # The longest prefix of the digits that is the number of a group; the others are text.
+            length = max((n for n in range(1, len(found) + 1) if int(found[:n]) <= regex.groups), default=0)
             if not length:
-                raise _bad_replacement(f"No group {digits[0][0]}")
-            parts.append(int(digits[0][:length]))
-            at += 1 + length
-        elif text[at] == "\\":
-            raise _bad_replacement("character to be escaped is missing")
+                raise _bad_replacement(f"No group {found[0]}")
+            parts += [int(found[:length]), *found[length:]]
         else:
-            parts.append(text[at])
-            at += 1
+            raise _bad_replacement("Illegal group reference" if found == "$" else "character to be escaped is missing")
     return tuple(parts)
 
 

@@ -67,11 +67,7 @@ def milliseconds(value: datetime) -> int:
 
 
 def date_of(milliseconds: int) -> datetime:
-    """Return the date for milliseconds since 1970.
-
-    Raises:
-        DataError: The date is outside the years 1 to 9999.
-    """
+    """Return the date for milliseconds since 1970. Raises DataError if the date is outside the years 1 to 9999."""
     try:
         return EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError:
@@ -79,11 +75,8 @@ def date_of(milliseconds: int) -> datetime:
 
 
 def logical_number(value: datetime, schema: Schema) -> int:
-    """Return the stored number for a date of a logical type (``fromLogical`` of Connect's types).
-
-    Raises:
-        DataError: A Date has a time of day, or a Time has a date.
-    """
+    """Return the stored number for a date of a logical type (``fromLogical`` of Connect's types). Raises DataError if a
+    Date has a time of day, or a Time has a date."""
     since_1970 = milliseconds(value)
     if schema.name == DATE.name:
         if since_1970 % DAY_MS:
@@ -103,10 +96,7 @@ def number_text(value: int | float | Decimal, schema: Schema | None = None) -> s
 
 def values_text(value: Any, schema: Schema | None = None, *, embedded: bool = False) -> str:
     """Return the text of a header (``Values.convertToString``); strings ``embedded`` in a list or map are quoted.
-
-    Raises:
-        DataError: The value has no text.
-    """
+    Raises DataError if the value has no text."""
     match value:
         case None:
             return "null"
@@ -144,11 +134,7 @@ def date_text(value: datetime) -> str:
 
 
 def to_string(value: Any, schema: Schema | None = None) -> str:
-    """Return ``value.toString()`` in Java.
-
-    Raises:
-        DataError: Java's text does not contain the value, as for bytes.
-    """
+    """Return ``value.toString()`` in Java. Raises DataError if Java's text does not contain the value, as for bytes."""
     match value:
         case None:
             return "null"
@@ -218,10 +204,7 @@ class _ValueParser:
 
     def value(self, depth: int) -> Parsed:
         """Parse the next value. At ``depth`` 0 it is the whole text, which is a string unless it is another value.
-
-        Raises:
-            _NotParsed: A value in a list or a map is invalid.
-        """
+        Raises _NotParsed if a value in a list or a map is invalid."""
         embedded = depth > 0
         if embedded and self._consume('"'):
             return self._quoted()
@@ -276,42 +259,34 @@ class _ValueParser:
         return _temporal(content) or (STRING, content)
 
     def _list(self, depth: int) -> Parsed:
-        values: list[Any] = []
-        schemas: list[Schema | None] = []
+        parsed: list[Parsed] = []
         while self._at < len(self._text):
             if self._consume("]"):
-                common = _common(schemas)
-                return Schema("array", values=common), _aligned(common, values)
+                common, values = _aligned(parsed)
+                return Schema("array", values=common), values
             if self._consume(","):
                 raise _NotParsed
-            schema, value = self.value(depth)
-            schemas.append(schema)
-            values.append(value)
+            parsed.append(self.value(depth))
             if not self._is_next("]") and not self._consume(","):
                 raise _NotParsed
         raise _NotParsed
 
     def _map(self, depth: int) -> Parsed:
-        names: list[Any] = []
-        values: list[Any] = []
-        name_schemas: list[Schema | None] = []
-        schemas: list[Schema | None] = []
+        names: list[Parsed] = []
+        parsed: list[Parsed] = []
         while self._at < len(self._text):
             if self._consume("}"):
-                keys = _common(name_schemas)
-                common = _common(schemas) if keys is not None else None
-                aligned = zip(_aligned(keys, names), _aligned(common, values), strict=True)
-                return Schema("map", keys=keys, values=common), dict(aligned)
+                keys, aligned_names = _aligned(names)
+                # Without a common type of the keys there is none of the values.
+                common, values = _aligned(parsed) if keys is not None else (None, [value for _, value in parsed])
+                return Schema("map", keys=keys, values=common), dict(zip(aligned_names, values, strict=True))
             if self._consume(","):
                 raise _NotParsed
-            name_schema, name = self.value(depth)
+            schema, name = self.value(depth)
             if name is None or isinstance(name, list | dict) or not self._consume(":"):
                 raise _NotParsed
-            schema, value = self.value(depth)
-            names.append(name)
-            values.append(value)
-            name_schemas.append(name_schema)
-            schemas.append(schema)
+            names.append((schema, name))
+            parsed.append(self.value(depth))
             self._consume(",")
         raise _NotParsed
 
@@ -401,16 +376,14 @@ def _common(schemas: Sequence[Schema | None]) -> Schema | None:
     return common
 
 
-def _aligned(common: Schema | None, values: list[Any]) -> list[Any]:
-    """Convert the values to their common type.
-
-    Raises:
-        _NotParsed: A value is null, which the common type does not allow.
-    """
+def _aligned(parsed: Sequence[Parsed]) -> tuple[Schema | None, list[Any]]:
+    """Return the common schema and the values, converted to it. Raises _NotParsed if a value is null, which the common
+    type does not allow."""
+    common, values = _common([schema for schema, _ in parsed]), [value for _, value in parsed]
     if common is None:
-        return values
+        return None, values
     if any(value is None for value in values):
         raise _NotParsed
     if common.type in ("float32", "float64"):
-        return [float(value) if isinstance(value, int | float) else value for value in values]
-    return values
+        values = [float(value) if isinstance(value, int | float) else value for value in values]
+    return common, values

@@ -31,6 +31,7 @@ _HALVES: Final = ("AM", "PM")
 #: The first day and the numbers of weeks depend on the locale.
 _LOCAL: Final = frozenset("YwW")
 _NUMBER: Final = re.compile(r"-?[0-9]+")
+_QUOTED: Final = re.compile(r"'((?:[^']|'')*+)'")
 _ZONE: Final = re.compile(r"(?:UTC|GMT|Z)?(?:([+-])(\d{1,2}):?(\d{2})?)?", re.IGNORECASE)
 
 
@@ -49,11 +50,7 @@ class _Field:
 
 
 class SimpleDateFormat:
-    """A compiled pattern.
-
-    Raises:
-        BadPattern: The pattern is invalid in Java, or depends on a locale.
-    """
+    """A compiled pattern. Raises BadPattern if the pattern is invalid in Java, or depends on a locale."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
@@ -65,14 +62,8 @@ class SimpleDateFormat:
         )
 
     def parse(self, text: str, century_start: int | None = None) -> datetime:
-        """Parse the date at the start of ``text``, in UTC.
-
-        Args:
-            century_start: The earliest year of a two-digit year; None: 80 years ago.
-
-        Raises:
-            NoDate: ``text`` does not begin with such a date.
-        """
+        """Parse the date at the start of ``text``, in UTC. ``century_start``: the earliest year of a two-digit year;
+        None: 80 years ago. Raises NoDate if ``text`` does not begin with such a date."""
         start = datetime.now(UTC).year - 80 if century_start is None else century_start
         found: dict[str, int] = {}
         at = 0
@@ -150,18 +141,9 @@ def _quoted(pattern: str, at: int) -> tuple[str, int]:
     """Return the text from the quote at ``at`` to the next single quote, and the index after it; two quotes are one."""
     if pattern.startswith("''", at):
         return "'", at + 2
-    literal = ""
-    at += 1
-    while at < len(pattern):
-        if pattern.startswith("''", at):
-            literal += "'"
-            at += 2
-        elif pattern[at] == "'":
-            return literal, at + 1
-        else:
-            literal += pattern[at]
-            at += 1
-    raise BadPattern("Unterminated quote")
+    if (quoted := _QUOTED.match(pattern, at)) is None:
+        raise BadPattern("Unterminated quote")
+    return quoted[1].replace("''", "'"), quoted.end()
 
 
 def _padded(value: Callable[[datetime], int]) -> Callable[[datetime, int], str]:
@@ -174,10 +156,6 @@ def _name(names: tuple[str, ...], index: int, width: int) -> str:
 
 def _month(date: datetime, width: int) -> str:
     return _name(_MONTHS, date.month - 1, width) if width >= 3 else str(date.month).zfill(width)
-
-
-def _offset(_date: datetime, width: int) -> str:
-    return "Coordinated Universal Time" if width >= 4 else "UTC"
 
 
 #: Formatters of a date's fields by letter, given the date and the number of letters.
@@ -199,7 +177,7 @@ _WRITERS: Final[Mapping[str, Callable[[datetime, int], str]]] = {
     "m": _padded(lambda date: date.minute),
     "s": _padded(lambda date: date.second),
     "S": _padded(lambda date: date.microsecond // 1000),
-    "z": _offset,
+    "z": lambda _date, width: "Coordinated Universal Time" if width >= 4 else "UTC",
     "Z": lambda _date, _width: "+0000",
     "X": lambda _date, _width: "Z",
 }

@@ -39,7 +39,6 @@ class FieldTransformation(Transformation):
         return record.key if self.of_key else record.value
 
     def changed(self, record: SourceRecord, schema: Schema | None, value: Any) -> SourceRecord:
-        """Return the record with another schema and value for the key or the value."""
         if self.of_key:
             return replace(record, key_schema=schema, key=value)
         return replace(record, value_schema=schema, value=value)
@@ -59,11 +58,8 @@ def of_key_and_value(transformation: type[T]) -> tuple[type[T], type[T]]:
 
 
 def require_fields(schema: Schema | None, value: Any, purpose: str) -> Mapping[str, Any]:
-    """Return the fields of a value.
-
-    Raises:
-        DataError: The value has no fields; the message of Java's ``Requirements``.
-    """
+    """Return the fields of a value. Raises DataError if the value has no fields; the message of Java's
+    ``Requirements``."""
     if schema is None:
         if not isinstance(value, Mapping):
             raise DataError(
@@ -81,11 +77,8 @@ def field_schema(schema: Schema | None, name: str) -> Schema | None:
 
 
 class FieldPath:
-    """The path to a field (``SingleFieldPath``, KIP-821): its name in syntax V1, in V2 the steps between dots.
-
-    Raises:
-        ConfigError: A backtick is not closed.
-    """
+    """The path to a field (``SingleFieldPath``, KIP-821): its name in syntax V1, in V2 the steps between dots. Raises
+    ConfigError if a backtick is not closed."""
 
     def __init__(self, text: str, *, nested: bool) -> None:
         self.text = text
@@ -99,11 +92,8 @@ class FieldPath:
         return current
 
     def value_in(self, schema: Schema | None, fields: Mapping[str, Any]) -> Any:
-        """Return the field's value; None if the field is missing.
-
-        Raises:
-            DataError: A value on the path has no fields.
-        """
+        """Return the field's value; None if the field is missing. Raises DataError if a value on the path has no
+        fields."""
         current: Any = fields
         for step in self._steps[:-1]:
             schema, current = field_schema(schema, step), current.get(step)

@@ -89,12 +89,8 @@ async def audited(
 
 class AuditLog:
     """The audit of one worker. ``put`` returns at once. While the cluster does not answer, up to a thousand entries
-    wait; further ones are counted in ``dropped`` and lost, with a warning.
-
-    Args:
-        topic: The audit topic; None: nothing is recorded.
-        worker_id: This worker in its entries.
-    """
+    wait; further ones are counted in ``dropped`` and lost, with a warning. ``topic``: the audit topic; None: nothing is
+    recorded. ``worker_id``: this worker in its entries."""
 
     def __init__(self, cluster: Cluster, admin: Admin, topic: NewTopic | None, worker_id: str) -> None:
         self._cluster = cluster
@@ -171,10 +167,8 @@ class AuditLog:
             )
 
     async def report(self, query: Mapping[str, str]) -> dict[str, Any]:
-        """Return the newest entries, the newest first: ``top`` of those that contain ``search``, in any case.
-
-        Raises ConfigError for a wrong ``top``, RetriableError or SecurityError if the topic cannot be read.
-        """
+        """Return the newest entries, the newest first: ``top`` of those that contain ``search``, in any case. Raises
+        ConfigError for a wrong ``top``, RetriableError or SecurityError if the topic cannot be read."""
         top = query.get("top") or str(_DEFAULT_SHOWN)
         if not (top.isascii() and top.isdigit()):
             raise ConfigError(f"top is '{top}'; it has to be the number of entries to show, such as 100", "top")

@@ -75,7 +75,6 @@ class ConnectorRunner(Runner):
         self._changed.set()
 
     def fail(self, error: Exception) -> None:
-        """Fail the connector for this reason, unless it has already failed."""
         if self._failure is None:
             self._failure = error
             self._changed.set()
@@ -100,12 +99,8 @@ class ConnectorRunner(Runner):
         self._leaving = self._scope.spawn(self._close(), f"connector {self.name}, abandoned")
 
     async def task_configs(self, present: Sequence[Props]) -> tuple[Instance, Sequence[Props]]:
-        """Ask the connector for its task configs; ``present`` are the current ones.
-
-        Raises:
-            NotRunning: It is not started, or is stopped meanwhile.
-            Exception: Whatever the connector raises, with secrets masked.
-        """
+        """Ask the connector for its task configs; ``present`` are the current ones. Raises NotRunning if it is not
+        started or is stopped meanwhile, and whatever the connector raises, with secrets masked."""
         instance = self._instance
         if instance is None or self._phase is not Phase.STARTED:
             raise NotRunning(f"Connector {self.name} is not running and cannot configure its tasks")
@@ -204,7 +199,10 @@ class ConnectorRunner(Runner):
 
     async def _take(self, step: Step) -> None:
         try:
-            await self._call(step)
+            if step.call == "start":
+                await self._start_connector()
+            elif step.call == "stop":
+                await self._stop_connector()
         except _Interrupted:
             return
         except Exception as error:
@@ -217,12 +215,6 @@ class ConnectorRunner(Runner):
             self._failure = None
         self._phase = step.phase
         self._report(step.state)
-
-    async def _call(self, step: Step) -> None:
-        if step.call == "start":
-            await self._start_connector()
-        elif step.call == "stop":
-            await self._stop_connector()
 
     async def _start_connector(self) -> None:
         """Start the connector; raise _Interrupted if it is stopped meanwhile. Its stop ends what was started."""

@@ -25,7 +25,6 @@ from connect.core.herder_api import WorkerInfo
 from connect.core.model import TargetState
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Scope, together, wall_ms
-from connect.kafka.group_heartbeat import GroupMeters
 from connect.kafka.group_member import GroupMember
 from connect.kafka.group_protocol import GroupSettings
 from connect.kafka.log.compacted_log import CompactedLog
@@ -116,7 +115,9 @@ class DistributedWorker:
             config.config_topic,
             self._put,
             lambda: self._put(events.ConfigLogReset()),
-            leader=self._leader_writer(),
+            leader=LeaderWriter(self._opened("configs-leader"), config.transactional_id)
+            if config.transactional_leader
+            else None,
             read_committed=config.exactly_once_enabled,
         )
         self._driver = HerderDriver(
@@ -125,7 +126,8 @@ class DistributedWorker:
             self._stages,
             self.steady_ms,
             name=name,
-            last_grace_s=_last_grace_s(config),
+            # From the end of the lease to the end of the session, less the time that cancelling takes.
+            last_grace_s=max((config.session_timeout_ms - config.lease_ms) / 1000 - _CANCELLING_S, _LEAST_GRACE_S),
             prepare=self._prepared,
             before_assigning=self._remove_obsolete,
         )
@@ -152,17 +154,17 @@ class DistributedWorker:
         group = _group_settings(config, worker_id)
         # The coordinator builds member ids from the client id.
         group_client = _connection(config, "shared-admin").with_client_id(group.client_id)
-        self._group = GroupMember(self._kept(Cluster(group_client, cluster)), group, self._driver, leases)
+        self.group = GroupMember(self._kept(Cluster(group_client, cluster)), group, self._driver, leases)
         self.worker = Worker(
             config,
             plugins,
             effect_handler,
             transformer=config.transformer,
             offsets=self._offsets,
-            explain=JavaMembers(self.core, self._group.members, internal).explain,
+            explain=JavaMembers(self.core, self.group.members, internal).explain,
         )
         effect_handler.worker = self.worker
-        self._driver.connect(self._group, self.worker, effect_handler)
+        self._driver.connect(self.group, self.worker, effect_handler)
         self.herder = RuntimeHerder(
             core=self.core,
             driver=self._driver,
@@ -176,18 +178,14 @@ class DistributedWorker:
             levels=self._loggers,
             stages=self._stages,
             audit=self.audit,
-            started=self._has_started,
-            silent_s=lambda: self._group.silent_s,
+            started=self._started.wait,
+            silent_s=lambda: self.group.silent_s,
         )
-
-    @property
-    def group_meters(self) -> GroupMeters:
-        return self._group.meters
 
     @property
     def holds(self) -> bool:
         """Whether this worker may still use its assignment; also called by the lease thread."""
-        return self._group.holds
+        return self.group.holds
 
     @property
     def rebalances(self) -> Rebalances:
@@ -231,12 +229,12 @@ class DistributedWorker:
                 self._patiently(partial(self._offsets.start, _START_TIMEOUT_S)),
             )
         self.herder.info = WorkerInfo(KAFKA_VERSION, f"heliograph-{version('heliograph')}", cluster_id)
-        for topic, ended in (
-            (self.config.config_topic, self._configs.ended),
-            (self.config.status_topic, self.statuses.ended),
-            (self.config.offset_topic, self._offsets.ended),
+        for topic, followed in (
+            (self.config.config_topic, self._configs.followed),
+            (self.config.status_topic, self.statuses.followed),
+            (self.config.offset_topic, self._offsets.followed),
         ):
-            self._scope.spawn(self._watch(topic.name, ended), f"watch {topic.name}")
+            self._scope.spawn(self._watch(topic.name, followed), f"watch {topic.name}")
         self.audit.start()
         self._driver.put(events.Ready())
         self._driver.start()
@@ -259,15 +257,14 @@ class DistributedWorker:
         await self._fence.stop()
         await self._driver.stop()
         await self.worker.stop()
-        await self._group.close()
+        await self.group.close()
         for stopping in (self.audit.stop(), self.statuses.stop(), self._configs.stop(), self._offsets.stop()):
             await stopping
         await self._closing.aclose()
 
-    async def _watch(self, topic: str, ended: Callable[[], Awaitable[Exception | None]]) -> None:
+    async def _watch(self, topic: str, followed: CompactedLog) -> None:
         """Fail the worker when it can no longer read an internal topic, because it would act on old decisions."""
-        error = await ended()
-        if error is not None:
+        if (error := await followed.ended()) is not None:
             self._driver.fail(WorkerFailed(f"the internal topic {topic} can no longer be read: {error}"))
 
     # -- changes ---------------------------------------------------------------------------------------
@@ -286,7 +283,7 @@ class DistributedWorker:
         self._loaded(self.core.snapshot)
         configs = map(self.core.snapshot.connector_config, self.core.snapshot.connectors())
         classes = [config.get("connector.class", "") for config in configs if config is not None]
-        await prepare(self._name, self._engine, classes, self._group.members, self._stages)
+        await prepare(self._name, self._engine, classes, self.group.members, self._stages)
 
     async def _remove_obsolete(self, members: Mapping[str, bytes]) -> None:
         """Remove obsolete connectors; raise RetriableError or PermanentError if the config topic is not writable."""
@@ -294,9 +291,6 @@ class DistributedWorker:
         if obsolete and (names := sorted(obsolete - held_by(members))):
             log.info("%s: removing the stored configs of %s, which the file replaces", self._name, ", ".join(names))
             await self._configs.write([[config_removal_record(name) for name in names]])
-
-    async def _has_started(self) -> None:
-        await self._started.wait()
 
     # -- parts -----------------------------------------------------------------------------------------
 
@@ -316,11 +310,6 @@ class DistributedWorker:
 
         return OffsetTopic(name, opened)
 
-    def _leader_writer(self) -> LeaderWriter | None:
-        if not self.config.transactional_leader:
-            return None
-        return LeaderWriter(self._opened("configs-leader"), self.config.transactional_id)
-
     async def _fencing_connection(self, name: str, props: Mapping[str, str]) -> ConnectionSettings:
         resolved = self.config.transformer.connector_props(props)
         await open_stores(resolved)
@@ -334,11 +323,6 @@ class DistributedWorker:
 def _connection(config: WorkerConfig, role: ClientRole) -> ConnectionSettings:
     props = config.internal_client(role)
     return connection_settings(props, client_id=props["client.id"], where="worker")
-
-
-def _last_grace_s(config: WorkerConfig) -> float:
-    """Return the time from the end of the lease to the end of the session, less the time that cancelling takes."""
-    return max((config.session_timeout_ms - config.lease_ms) / 1000 - _CANCELLING_S, _LEAST_GRACE_S)
 
 
 def _group_settings(config: WorkerConfig, worker_id: str) -> GroupSettings:
@@ -363,14 +347,10 @@ def _steady_ms() -> Callable[[], int]:
 @dataclass(eq=False)
 class JavaMembers:
     """Says why a Java leader gave this worker a connector of a class that it does not have, and which members have it.
-
     Java's leader gives every member any connector: the metadata of a group's members has no word about plugins, and
     work that a member gives back is assigned as new work, first to the member with the least (decision 33). Classes are
-    explained one after the other, each once in a generation.
-
-    Args:
-        members: Returns the metadata of the group's members; raises a HeliographError.
-    """
+    explained one after the other, each once in a generation. ``members``: returns the metadata of the group's members;
+    raises a HeliographError."""
 
     core: Herder
     members: Callable[[], Awaitable[Sequence[bytes]]]

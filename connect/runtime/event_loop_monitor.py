@@ -50,11 +50,9 @@ def collect_rarely() -> None:
 
 
 class LoopWatch:
-    """Checks from the lease thread whether the main loop runs.
-
-    ``stalls`` and ``stalled_s`` count since the start; a frozen process is not a stall. At each new longest delay the
-    log says what the loop did meanwhile, and how much processor time it got.
-    """
+    """Checks from the lease thread whether the main loop runs. ``stalls`` and ``stalled_s`` count since the start; a
+    frozen process is not a stall. At each new longest delay the log says what the loop did meanwhile, and how much
+    processor time it got."""
 
     def __init__(self, leases: LeaseThread) -> None:
         self.stalls = 0

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from connect.api.plugins import PluginKind
@@ -25,47 +26,18 @@ from connect.kafka.threads import PluginThread
 from connect.runtime.connector_runner import Instance
 from connect.runtime.plugins.plugin_errors import passwords, secrets_of
 from connect.runtime.plugins.plugin_registry import CONVERTERS, PluginNotFound, Plugins
-from connect.runtime.task.client_configs import (
-    check_overrides,
-    client_connection,
-    ignored_under_exactly_once,
-    producer_settings,
-    task_transactional_id,
-)
+from connect.runtime.task import client_configs, record_conversion, source_config, task_control
 from connect.runtime.task.connector_offsets import ConnectorOffsets
 from connect.runtime.task.delivery_guarantees import AtLeastOnceDelivery, ExactlyOnceDelivery
 from connect.runtime.task.offset_stores import OffsetStores
-from connect.runtime.task.record_conversion import (
-    Conversion,
-    ErrorHandler,
-    converter_settings,
-    make_chain,
-    make_converters,
-)
-from connect.runtime.task.record_delivery import Delivery, RecordProducer, TaskCallbacks, TopicsInUse
-from connect.runtime.task.source_config import (
-    ConnectorBoundaries,
-    SourceSettings,
-    TopicCreation,
-    source_settings,
-    topic_groups,
-)
+from connect.runtime.task.record_delivery import Delivery, RecordProducer, TaskCallbacks
 from connect.runtime.task.source_task import EngineWork, SourceWork, TaskContext, TaskRunner
-from connect.runtime.task.task_control import (
-    Check,
-    ClaimChecks,
-    Interrupted,
-    Known,
-    TaskControl,
-    TaskRun,
-    WorkerListener,
-)
 
 
 def converter_parts(connector: Mapping[str, str], config: WorkerConfig, plugins: Plugins) -> Iterator[tuple[str, str]]:
     """Yield attribute and value. Raises PluginNotFound for an unknown converter."""
     for _, kind, role in CONVERTERS:
-        _, name, version = converter_settings(role, connector, config)
+        _, name, version = record_conversion.converter_settings(role, connector, config)
         found = plugins.find((kind,), name, version)
         yield f"{role}-converter-class", found.name
         yield f"{role}-converter-version", found.version
@@ -101,25 +73,27 @@ class TaskSpec:
     connector: Mapping[str, str]
     config: Mapping[str, str]
     task_count: int
-    before: Check | None = None
-    after: Check | None = None
+    before: task_control.Check | None = None
+    after: task_control.Check | None = None
 
 
-def _interrupted_by_stop(control: TaskControl, check: Check | None) -> Check | None:
+def _interrupted_by_stop(
+    control: task_control.TaskControl, check: task_control.Check | None
+) -> task_control.Check | None:
     """Let a stop interrupt the check, because the group may wait for the stop, and the check for the group."""
     if check is None:
         return None
 
     async def interrupted() -> None:
         if not await control.unless_stopped(check):
-            raise Interrupted
+            raise task_control.Interrupted
 
     return interrupted
 
 
-def _checks(order: TaskSpec, control: TaskControl) -> ClaimChecks:
+def _checks(order: TaskSpec, control: task_control.TaskControl) -> task_control.ClaimChecks:
     before, after = (_interrupted_by_stop(control, check) for check in (order.before, order.after))
-    return ClaimChecks(before, after, lambda: control.is_stopping)
+    return task_control.ClaimChecks(before, after, lambda: control.is_stopping)
 
 
 def check_task_count(connector: str, tasks: int, tasks_max: int, *, enforced: bool) -> None:
@@ -138,44 +112,41 @@ def check_task_count(connector: str, tasks: int, tasks_max: int, *, enforced: bo
 
 @dataclass(eq=False)
 class TaskBuilder:
-    """Creates the connectors and tasks of one worker.
-
-    Args:
-        explain: Returns why a class that this worker does not have was assigned to it, None if that is not known.
-    """
+    """Creates the connectors and tasks of one worker. ``explain``: returns why a class that this worker does not have
+    was assigned to it, None if that is not known."""
 
     config: WorkerConfig
     plugins: Plugins
-    listener: WorkerListener
+    listener: task_control.WorkerListener
     transformer: ConfigTransformer
     stores: OffsetStores
     explain: Callable[[str], Awaitable[str | None]]
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE), init=False)
 
-    async def connector(self, name: str, raw: Mapping[str, str], known: Known) -> Instance:
+    async def connector(self, name: str, raw: Mapping[str, str], known: task_control.Known) -> Instance:
         """Create a connector without starting it. Raises whatever prevents that, also the connector's errors."""
         await self._turn()
         known.secrets = secrets_of(self.transformer, raw)
         props = self.transformer.connector_props(raw)
         connector = await self._new(props, known)
-        settings = source_settings(props)
+        settings = source_config.source_settings(props)
         offsets = await self.stores.open(name, props)
         return Instance(connector, props, offsets, settings.tasks_max, settings.tasks_max_enforced)
 
     def task_props(self, order: TaskSpec) -> Mapping[str, str]:
         """Return the resolved config of a new or running task. Raises ConfigError or TooManyTasks."""
-        settings = source_settings(self.transformer.connector_props(order.connector))
+        settings = source_config.source_settings(self.transformer.connector_props(order.connector))
         name = order.task.connector
         check_task_count(name, order.task_count, settings.tasks_max, enforced=settings.tasks_max_enforced)
         return self.transformer.connector_props(order.config)
 
-    async def task(self, order: TaskSpec, runner: TaskRunner) -> TaskRun:
+    async def task(self, order: TaskSpec, runner: TaskRunner) -> task_control.TaskRun:
         """Create a task without starting it. Raises whatever prevents that, also the connector's errors."""
         await self._turn()
         runner.known.secrets = secrets_of(self.transformer, order.connector, order.config)
         connector_props = self.transformer.connector_props(order.connector)
         connector = await self._new(connector_props, runner.known)
-        settings = source_settings(connector_props)
+        settings = source_config.source_settings(connector_props)
         name = order.task.connector
         props = self.task_props(order)
         async with AsyncExitStack() as undo:
@@ -184,14 +155,14 @@ class TaskBuilder:
             task = connector.make_task()
             runner.known.parts |= {"task-class": connector.task_class(), "task-version": connector.version()}
             if isinstance(task, EngineTask):
-                work: TaskRun = EngineWork(
+                work: task_control.TaskRun = EngineWork(
                     order.task,
                     connector,
                     TaskContext(props, offsets, PluginThread(f"task {order.task}")),
                     offsets,
                     _checks(order, runner.control),
                     runner.counters,
-                    TopicsInUse(order.task, self.listener, tracked=self.config.topic_tracking_enable),
+                    partial(self.listener.topic_used, task=order.task),
                 )
             else:
                 work = self._source(order, runner, task, connector_props, props, settings, offsets)
@@ -210,21 +181,25 @@ class TaskBuilder:
         task: SourceTask,
         connector: Mapping[str, str],
         props: Mapping[str, str],
-        settings: SourceSettings,
+        settings: source_config.SourceSettings,
         offsets: ConnectorOffsets,
     ) -> SourceWork:
         secrets = runner.known.secrets
-        errors = ErrorHandler(order.task, settings.errors, runner.counters, secrets, runner.control.stopping)
-        conversion = Conversion(
-            make_chain(connector, self.plugins), make_converters(connector, self.config, self.plugins), errors
+        errors = record_conversion.ErrorHandler(
+            order.task, settings.errors, runner.counters, secrets, runner.control.stopping
+        )
+        conversion = record_conversion.Conversion(
+            record_conversion.make_steps(connector, self.plugins),
+            record_conversion.make_converters(connector, self.config, self.plugins),
+            errors,
         )
         runner.known.parts.update(converter_parts(connector, self.config, self.plugins))
         runner.known.steps.extend(steps(connector, self.plugins))
         boundaries = settings.boundaries(self.config.offset_flush_interval_ms)
-        transactions = boundaries if isinstance(boundaries, ConnectorBoundaries) else None
+        transactions = boundaries if isinstance(boundaries, source_config.ConnectorBoundaries) else None
         thread = PluginThread(f"task {order.task}")
         callbacks = TaskCallbacks(order.task, task, secrets, thread)
-        topics = TopicsInUse(order.task, self.listener, tracked=self.config.topic_tracking_enable)
+        topic_used = partial(self.listener.topic_used, task=order.task)
         delivery: Delivery
         if self.config.exactly_once_enabled:
             delivery = ExactlyOnceDelivery(
@@ -232,7 +207,7 @@ class TaskBuilder:
                 self._transactional_producer(order.task, connector),
                 offsets,
                 callbacks,
-                topics,
+                topic_used,
                 boundaries,
                 runner.counters,
                 _checks(order, runner.control),
@@ -241,10 +216,10 @@ class TaskBuilder:
             transactions = None
             delivery = AtLeastOnceDelivery(
                 order.task,
-                RecordProducer(producer_settings(self.config, connector, str(order.task), None)),
+                RecordProducer(client_configs.producer_settings(self.config, connector, str(order.task), None)),
                 offsets,
                 callbacks,
-                topics,
+                topic_used,
                 errors,
                 runner.counters,
                 flush_interval_ms=self.config.offset_flush_interval_ms,
@@ -262,18 +237,20 @@ class TaskBuilder:
         )
 
     def _transactional_producer(self, task: TaskId, connector: Mapping[str, str]) -> RecordProducer:
-        for sentence in ignored_under_exactly_once(self.config, connector):
+        for sentence in client_configs.ignored_under_exactly_once(self.config, connector):
             log.warning("task %s: %s", task, sentence)
-        transactional_id = task_transactional_id(self.config.group_id, task.connector, task.task)
-        return RecordProducer(producer_settings(self.config, connector, str(task), transactional_id))
+        transactional_id = client_configs.task_transactional_id(self.config.group_id, task.connector, task.task)
+        return RecordProducer(client_configs.producer_settings(self.config, connector, str(task), transactional_id))
 
-    def _topic_creation(self, task: TaskId, connector: Mapping[str, str]) -> TopicCreation:
-        groups = topic_groups(connector) if self.config.topic_creation_enable else []
+    def _topic_creation(self, task: TaskId, connector: Mapping[str, str]) -> source_config.TopicCreation:
+        groups = source_config.topic_groups(connector) if self.config.topic_creation_enable else []
         if not groups:
-            return TopicCreation([], None)
-        return TopicCreation(groups, Admin(client_connection(self.config, connector, "admin", str(task))))
+            return source_config.TopicCreation([], None)
+        return source_config.TopicCreation(
+            groups, Admin(client_configs.client_connection(self.config, connector, "admin", str(task)))
+        )
 
-    async def _new(self, props: Mapping[str, str], known: Known) -> SourceConnector:
+    async def _new(self, props: Mapping[str, str], known: task_control.Known) -> SourceConnector:
         if "connector.class" not in props:
             raise ConfigError("connector.class is missing; name the connector's class", "connector.class")
         try:
@@ -289,11 +266,10 @@ class TaskBuilder:
             "connector-version": known.version,
         }
         known.secrets = known.secrets.with_more(passwords(connector.config_def(), props))
-        check_overrides(self.plugins.override_policy(self.config), props, self._kinds(props))
+        client_configs.check_overrides(self.plugins.override_policy(self.config), props, self._kinds(props))
         return connector
 
     def _kinds(self, props: Mapping[str, str]) -> list[ClientKind]:
-        """Return the kinds of clients that a connector uses."""
         own_offsets = self.config.exactly_once_enabled or "offsets.storage.topic" in props
         kinds: list[ClientKind] = ["producer"]
         if own_offsets or (self.config.topic_creation_enable and uses_topic_creation(props)):

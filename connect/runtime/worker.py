@@ -107,16 +107,10 @@ class Worker:
 
     async def task_configs(self, name: str, present: Sequence[Mapping[str, str]] = ()) -> list[dict[str, str]]:
         """Ask a connector that runs here for its raw task configs, with ``task.class``; ``present``: the current ones.
-
         A key whose raw value in the connector's config contains a reference gets that value back, so that no secret
-        reaches the config topic.
-
-        Raises:
-            TooManyTasks: There are more than ``tasks.max``, and that is enforced.
-            InvalidTaskConfigs: The answer is not a list of dicts with text values.
-            NotRunning: The connector is not here, or not started.
-            Exception: Whatever the connector raises, with secrets masked.
-        """
+        reaches the config topic. Raises TooManyTasks if that is enforced, InvalidTaskConfigs if the answer is not a
+        list of dicts with text values, NotRunning if the connector is not here, or not started, and whatever the
+        connector raises, with secrets masked."""
         if name not in self.connectors:
             raise NotRunning(f"Connector {name} does not run here")
         raw = self._raw[name]
@@ -149,11 +143,9 @@ class Worker:
                 runner.abandon()
 
     async def stop_work(self, connectors: Collection[str], tasks: Collection[TaskId]) -> None:
-        """Stop the given connectors and tasks, if they are here; return when all are stopped or abandoned.
-
-        Connectors get 5 s, tasks ``task.shutdown.graceful.timeout.ms``, each kind in total. Work that takes longer is
-        cancelled and logged, and reports nothing more.
-        """
+        """Stop the given connectors and tasks, if they are here; return when all are stopped or abandoned. Connectors
+        get 5 s, tasks ``task.shutdown.graceful.timeout.ms``, each kind in total. Work that takes longer is cancelled
+        and logged, and reports nothing more."""
         here: list[list[str | TaskId]] = [
             [name for name in connectors if name in self.connectors],
             [task for task in tasks if task in self.tasks],

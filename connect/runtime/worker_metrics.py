@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from operator import attrgetter
 from typing import Final
@@ -34,117 +35,77 @@ _TASK_PARTS: Final = (
 _OF_CONNECTOR: Final = ("group", "connector")
 _OF_TASK: Final = ("group", "connector", "task")
 
+#: Functions of rows that read a :class:`Windowed`, given its field.
+_rate, _frequency = partial(over, how=Windowed.rate), partial(over, how=Windowed.frequency)
+_most, _mean, _least = (partial(over, how=how) for how in (Windowed.most, Windowed.mean, Windowed.least))
+_share, _lack = partial(over, how=Windowed.share), partial(over, how=Windowed.lack)
+
+_SOURCE_TASK: Final[Rows[TaskCounters]] = (
+    ("source_record_poll_total", "Records that the task has polled from its source.", lambda of, _: of.polled),
+    ("source_record_poll_rate", "Records polled per second, over the last minute.", _rate("poll_records")),
+    ("source_record_write_total", "Records that the task has written to Kafka.", lambda of, _: of.written),
+    ("source_record_write_rate", "Records written per second, over the last minute.", _rate("written_records")),
+    ("source_record_active_count", "Records that are polled and not yet written.", lambda of, _: of.active),
+    ("source_record_active_count_max", "Most records that were in flight in the last minute.", _most("active_records")),
+    ("source_record_active_count_avg", "Mean number of records in flight in the last minute.", _mean("active_records")),
+    ("poll_batch_max_time_ms", "Longest time in ms that a poll took in the last minute.", _most("poll_ms")),
+    ("poll_batch_avg_time_ms", "Mean time in ms that a poll took in the last minute.", _mean("poll_ms")),
+)
+_CONNECTOR_TASK: Final[Rows[TaskCounters]] = (
+    (
+        "running_ratio",
+        "Share of its time that the task was RUNNING.",
+        lambda of, now: of.states.ratio(State.RUNNING, now),
+    ),
+    ("pause_ratio", "Share of its time that the task was PAUSED.", lambda of, now: of.states.ratio(State.PAUSED, now)),
+    ("batch_size_max", "Records in the largest batch of the last minute.", _most("batch_records")),
+    ("batch_size_avg", "Mean number of records in a batch of the last minute.", _mean("batch_records")),
+    (
+        "offset_commit_max_time_ms",
+        "Longest time in ms that a commit of offsets took in the last minute.",
+        _most("commit_ms"),
+    ),
+    (
+        "offset_commit_avg_time_ms",
+        "Mean time in ms that a commit of offsets took in the last minute.",
+        _mean("commit_ms"),
+    ),
+    (
+        "offset_commit_success_percentage",
+        "Share of the last minute's commits of offsets that succeeded.",
+        _share("commits_well"),
+    ),
+    (
+        "offset_commit_failure_percentage",
+        "Share of the last minute's commits of offsets that failed.",
+        _lack("commits_well"),
+    ),
+)
+_TASK_ERROR: Final[Rows[TaskCounters]] = (
+    ("total_record_failures", "Attempts to process a record that failed.", lambda of, _: of.failures),
+    ("total_record_errors", "Records that could not be processed.", lambda of, _: of.errors),
+    ("total_records_skipped", "Records that were skipped because of an error.", lambda of, _: of.skipped),
+    ("total_retries", "Attempts to process a record that were repeated.", lambda of, _: of.retries),
+    ("total_errors_logged", "Errors that were written to the log.", lambda of, _: of.logged),
+    ("deadletterqueue_produce_requests", "Always 0, because only sinks have a dead letter queue.", lambda _of, _now: 0),
+    ("deadletterqueue_produce_failures", "Always 0, because only sinks have a dead letter queue.", lambda _of, _now: 0),
+    (
+        "last_error_timestamp",
+        "Time of the last error, in ms since 1970; 0 if there was none.",
+        lambda of, _: of.last_error_ms,
+    ),
+)
 #: By domain.
-_TASK: Final[Mapping[str, Rows[TaskCounters]]] = {
-    "source_task_metrics": (
-        ("source_record_poll_total", "Records that the task has polled from its source.", lambda of, _: of.polled),
-        (
-            "source_record_poll_rate",
-            "Records polled per second, over the last minute.",
-            over("poll_records", Windowed.rate),
-        ),
-        ("source_record_write_total", "Records that the task has written to Kafka.", lambda of, _: of.written),
-        (
-            "source_record_write_rate",
-            "Records written per second, over the last minute.",
-            over("written_records", Windowed.rate),
-        ),
-        ("source_record_active_count", "Records that are polled and not yet written.", lambda of, _: of.active),
-        (
-            "source_record_active_count_max",
-            "Most records that were in flight in the last minute.",
-            over("active_records", Windowed.most),
-        ),
-        (
-            "source_record_active_count_avg",
-            "Mean number of records in flight in the last minute.",
-            over("active_records", Windowed.mean),
-        ),
-        (
-            "poll_batch_max_time_ms",
-            "Longest time in ms that a poll took in the last minute.",
-            over("poll_ms", Windowed.most),
-        ),
-        (
-            "poll_batch_avg_time_ms",
-            "Mean time in ms that a poll took in the last minute.",
-            over("poll_ms", Windowed.mean),
-        ),
-    ),
-    "connector_task_metrics": (
-        (
-            "running_ratio",
-            "Share of its time that the task was RUNNING.",
-            lambda of, now: of.states.ratio(State.RUNNING, now),
-        ),
-        (
-            "pause_ratio",
-            "Share of its time that the task was PAUSED.",
-            lambda of, now: of.states.ratio(State.PAUSED, now),
-        ),
-        ("batch_size_max", "Records in the largest batch of the last minute.", over("batch_records", Windowed.most)),
-        (
-            "batch_size_avg",
-            "Mean number of records in a batch of the last minute.",
-            over("batch_records", Windowed.mean),
-        ),
-        (
-            "offset_commit_max_time_ms",
-            "Longest time in ms that a commit of offsets took in the last minute.",
-            over("commit_ms", Windowed.most),
-        ),
-        (
-            "offset_commit_avg_time_ms",
-            "Mean time in ms that a commit of offsets took in the last minute.",
-            over("commit_ms", Windowed.mean),
-        ),
-        (
-            "offset_commit_success_percentage",
-            "Share of the last minute's commits of offsets that succeeded.",
-            over("commits_well", Windowed.share),
-        ),
-        (
-            "offset_commit_failure_percentage",
-            "Share of the last minute's commits of offsets that failed.",
-            over("commits_well", Windowed.lack),
-        ),
-    ),
-    "task_error_metrics": (
-        ("total_record_failures", "Attempts to process a record that failed.", lambda of, _: of.failures),
-        ("total_record_errors", "Records that could not be processed.", lambda of, _: of.errors),
-        ("total_records_skipped", "Records that were skipped because of an error.", lambda of, _: of.skipped),
-        ("total_retries", "Attempts to process a record that were repeated.", lambda of, _: of.retries),
-        ("total_errors_logged", "Errors that were written to the log.", lambda of, _: of.logged),
-        (
-            "deadletterqueue_produce_requests",
-            "Always 0, because only sinks have a dead letter queue.",
-            lambda _of, _now: 0,
-        ),
-        (
-            "deadletterqueue_produce_failures",
-            "Always 0, because only sinks have a dead letter queue.",
-            lambda _of, _now: 0,
-        ),
-        (
-            "last_error_timestamp",
-            "Time of the last error, in ms since 1970; 0 if there was none.",
-            lambda of, _: of.last_error_ms,
-        ),
-    ),
+_TASK: Final = {
+    "source_task_metrics": _SOURCE_TASK,
+    "connector_task_metrics": _CONNECTOR_TASK,
+    "task_error_metrics": _TASK_ERROR,
 }
 #: Only after the first transaction, as Java has these metrics only with exactly-once.
 _TRANSACTIONS: Final[Rows[TaskCounters]] = (
-    (
-        "size_min",
-        "Records in the smallest transaction of the last minute.",
-        over("transaction_records", Windowed.least),
-    ),
-    ("size_max", "Records in the largest transaction of the last minute.", over("transaction_records", Windowed.most)),
-    (
-        "size_avg",
-        "Mean number of records in a transaction of the last minute.",
-        over("transaction_records", Windowed.mean),
-    ),
+    ("size_min", "Records in the smallest transaction of the last minute.", _least("transaction_records")),
+    ("size_max", "Records in the largest transaction of the last minute.", _most("transaction_records")),
+    ("size_avg", "Mean number of records in a transaction of the last minute.", _mean("transaction_records")),
 )
 
 
@@ -233,7 +194,6 @@ def _add_parts(families: Iterable[Family], parts: Iterable[str], labels: tuple[s
 
 
 def _starts(kind: str) -> Rows[DistributedWorker]:
-    """Return the metrics of the starts of one kind of work."""
     prefix, starts = f"{kind}_startup", f"worker.{kind}_starts"
     succeeded, failed, well = attrgetter(f"{starts}.succeeded"), attrgetter(f"{starts}.failed"), f"{starts}.well"
     share = "Share of the last minute's starts that"
@@ -244,9 +204,9 @@ def _starts(kind: str) -> Rows[DistributedWorker]:
             lambda one, _: succeeded(one) + failed(one),
         ),
         (f"{prefix}_success_total", "Starts on this worker that succeeded.", lambda one, _: succeeded(one)),
-        (f"{prefix}_success_percentage", f"{share} succeeded.", over(well, Windowed.share)),
+        (f"{prefix}_success_percentage", f"{share} succeeded.", _share(well)),
         (f"{prefix}_failure_total", "Starts on this worker that failed.", lambda one, _: failed(one)),
-        (f"{prefix}_failure_percentage", f"{share} failed.", over(well, Windowed.lack)),
+        (f"{prefix}_failure_percentage", f"{share} failed.", _lack(well)),
     )
 
 
@@ -305,25 +265,25 @@ _GROUP: Final[Rows[GroupMeters]] = (
     (
         "heartbeat_response_time_max",
         "Longest time in ms until the coordinator answered a heartbeat.",
-        over("heartbeat_ms", Windowed.most),
+        _most("heartbeat_ms"),
     ),
-    ("heartbeat_rate", "Heartbeats per second, over the last minute.", over("heartbeat_ms", Windowed.frequency)),
+    ("heartbeat_rate", "Heartbeats per second, over the last minute.", _frequency("heartbeat_ms")),
     ("heartbeat_total", "Heartbeats that the coordinator has answered.", lambda of, _: of.heartbeat_ms.recorded),
     (
         "last_heartbeat_seconds_ago",
         "Seconds since the last heartbeat was sent; -1 if none was.",
         lambda of, now: _ago(of.heartbeat_sent_ms, now),
     ),
-    ("join_time_avg", "Mean time in ms to join the group.", over("join_ms", Windowed.mean)),
-    ("join_time_max", "Longest time in ms to join the group.", over("join_ms", Windowed.most)),
-    ("join_rate", "Joins of the group per second, over the last minute.", over("join_ms", Windowed.frequency)),
+    ("join_time_avg", "Mean time in ms to join the group.", _mean("join_ms")),
+    ("join_time_max", "Longest time in ms to join the group.", _most("join_ms")),
+    ("join_rate", "Joins of the group per second, over the last minute.", _frequency("join_ms")),
     ("join_total", "Joins of the group since the start.", lambda of, _: of.join_ms.recorded),
-    ("sync_time_avg", "Mean time in ms to sync with the group.", over("sync_ms", Windowed.mean)),
-    ("sync_time_max", "Longest time in ms to sync with the group.", over("sync_ms", Windowed.most)),
-    ("sync_rate", "Syncs with the group per second, over the last minute.", over("sync_ms", Windowed.frequency)),
+    ("sync_time_avg", "Mean time in ms to sync with the group.", _mean("sync_ms")),
+    ("sync_time_max", "Longest time in ms to sync with the group.", _most("sync_ms")),
+    ("sync_rate", "Syncs with the group per second, over the last minute.", _frequency("sync_ms")),
     ("sync_total", "Syncs with the group since the start.", lambda of, _: of.sync_ms.recorded),
-    ("rebalance_latency_avg", "Mean time in ms that a rebalance took.", over("rounds_ms", Windowed.mean)),
-    ("rebalance_latency_max", "Longest time in ms that a rebalance took.", over("rounds_ms", Windowed.most)),
+    ("rebalance_latency_avg", "Mean time in ms that a rebalance took.", _mean("rounds_ms")),
+    ("rebalance_latency_max", "Longest time in ms that a rebalance took.", _most("rounds_ms")),
     ("rebalance_latency_total", "Time in ms that all rebalances took together.", lambda of, _: of.rounds_ms.total),
     (
         "rebalance_rate_per_hour",
@@ -354,9 +314,8 @@ _LABELS: Final = ("group",)
 
 
 async def worker_metrics(workers: Sequence[DistributedWorker], now_ms: int) -> list[Metric]:
-    """Return the metrics of all workers of this process: of each also a series per connector and task.
-
-    Other work on the loop gets turns in between, because a task takes about 40 us."""
+    """Return the metrics of all workers of this process: of each also a series per connector and task. Other work on
+    the loop gets turns in between, because a task takes about 40 us."""
     return [
         *_of_workers(workers, now_ms),
         *_of_groups(workers, now_ms),
@@ -383,7 +342,7 @@ def _of_workers(workers: Sequence[DistributedWorker], now_ms: int) -> Iterator[M
 def _of_groups(workers: Sequence[DistributedWorker], now_ms: int) -> Iterator[Metric]:
     gauges = Families(f"{PREFIX}connect_coordinator_metrics_", _LABELS, _GROUP)
     for worker in workers:
-        gauges.add((worker.config.group_id,), worker.group_meters, now_ms)
+        gauges.add((worker.config.group_id,), worker.group.meters, now_ms)
     yield from gauges
 
 

@@ -130,12 +130,10 @@ def encode_produce(
     topics: Sequence[tuple[bytes, Sequence[tuple[int, memoryview]]]],
     transactional_id: bytes = NO_TRANSACTIONAL_ID,
 ) -> list[bytes | memoryview]:
-    """Return the body of an acks=all ProduceRequest as buffers, without copying batches.
-
-    ``topics``: (topic key, [(partition, batch)]). From version 13 the key is the 16 bytes of the topic id, before it is
-    :func:`topic_name_key`. Pass one batch per partition and each partition once, because a broker keeps only the last.
-    ``transactional_id`` is a compact string.
-    """
+    """Return the body of an acks=all ProduceRequest as buffers, without copying batches. ``topics``: (topic key,
+    [(partition, batch)]). From version 13 the key is the 16 bytes of the topic id, before it is :func:`topic_name_key`.
+    Pass one batch per partition and each partition once, because a broker keeps only the last. ``transactional_id`` is
+    a compact string."""
     out: list[bytes | memoryview] = []
     pending = transactional_id + _PRODUCE_FRONT.pack(_ACKS_ALL, timeout_ms) + uvarint(len(topics) + 1)
     for key, partitions in topics:

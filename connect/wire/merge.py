@@ -50,11 +50,10 @@ class PlainRun(NamedTuple):
 def plain_run(
     fetched: memoryview, start: int, header: wire.BatchHeader, most_batch_bytes: int, most_bytes: int
 ) -> PlainRun:
-    """Return the run of batches from ``start`` that can be merged; the first one's ``header`` must allow merging.
-
-    All have the same attributes and leader epoch, contiguous offsets, valid checksums and at most ``most_batch_bytes``
-    each; the merged batch has at most ``most_bytes``. The first batch that differs ends the run, whatever the reason.
-    """
+    """Return the run of batches from ``start`` that can be merged; the first one's ``header`` must allow merging. All
+    have the same attributes and leader epoch, contiguous offsets, valid checksums and at most ``most_batch_bytes``
+    each; the merged batch has at most ``most_bytes``. The first batch that differs ends the run, whatever the
+    reason."""
     room = most_bytes - header.size_bytes - MORE_BYTES * header.record_count
     at, number, following, latest_ms = rebase.plain_run(
         fetched,
@@ -76,12 +75,9 @@ def merge(
     base_sequence: int,
     level: int | None = None,
 ) -> bytearray:
-    """Return one batch of all records of ``regions``, ready to be produced.
-
-    Each region holds consecutive batches of magic 2 and CreateTime with dense offset deltas, all of one codec.
-    ``attributes`` are the result's and include its codec; ``level`` is as in ``records.compress``.
-    Raises :class:`Unmergeable`; the regions are never modified.
-    """
+    """Return one batch of all records of ``regions``, ready to be produced. Each region holds consecutive batches of
+    magic 2 and CreateTime with dense offset deltas, all of one codec. ``attributes`` are the result's and include its
+    codec; ``level`` is as in ``records.compress``. Raises :class:`Unmergeable`; the regions are never modified."""
     try:
         return _merged(regions, attributes, producer_id, producer_epoch, base_sequence, level)
     except (MemoryError, Unmergeable):

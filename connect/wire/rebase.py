@@ -44,12 +44,10 @@ _MANY: Final = len(_SMALL)
 def plain_run(
     view: memoryview, at: int, room: int, attributes: int, epoch: int, following: int, most_batch_bytes: int
 ) -> tuple[int, int, int, int]:
-    """Follow whole batches of these attributes and this leader epoch from ``at``, as long as there is ``room``.
-
-    A batch takes its own size from ``room``, and ``MORE_BYTES`` per record. The offsets continue from ``following``
-    without a gap, the checksums are valid and no batch exceeds ``most_batch_bytes``. Returns the end of the batches,
-    their number, the next offset and the latest timestamp (the least integer if there is none).
-    """
+    """Follow whole batches of these attributes and this leader epoch from ``at``, as long as there is ``room``. A batch
+    takes its own size from ``room``, and ``MORE_BYTES`` per record. The offsets continue from ``following`` without a
+    gap, the checksums are valid and no batch exceeds ``most_batch_bytes``. Returns the end of the batches, their
+    number, the next offset and the latest timestamp (the least integer if there is none)."""
     latest_ms, number, end = -(2**63), 0, len(view)
     unpack, checksum = _HEADER.unpack_from, crc32c.crc32c
     while at + _HEADER_BYTES <= end:

@@ -84,7 +84,7 @@ def inner_client_id(flow: str, connector_and_task: str, role: str, user: str) ->
 def record_producer(connector: Mapping[str, str], worker: Mapping[str, str]) -> dict[str, str]:
     """Return the properties of the producer of records: the worker's, overridden by ``producer.override.*``."""
     return {
-        **({"bootstrap.servers": worker["bootstrap.servers"]} if "bootstrap.servers" in worker else {}),
+        **{key: worker[key] for key in ("bootstrap.servers",) if key in worker},
         **properties_with_prefix(worker, "producer."),
         **properties_with_prefix(connector, "producer.override."),
     }
@@ -109,7 +109,7 @@ class FlowClients:
 
     def replication_consumer(self, task: int) -> ConnectionSettings:
         """Connect to the source to read records."""
-        return self._consumer.with_client_id(self._id(f"-{task}", "replication-consumer", self._consumer.client_id))
+        return self._named(self._consumer, "replication-consumer", f"-{task}")
 
     def record_producer(self, task: int) -> ConnectionSettings:
         """Connect to the target to write records."""
@@ -119,11 +119,11 @@ class FlowClients:
 
     def source_admin(self) -> ConnectionSettings:
         """Connect to the source to manage topics."""
-        return self._source_admin.with_client_id(self._id("", "replication-source-admin", self._source_admin.client_id))
+        return self._named(self._source_admin, "replication-source-admin")
 
     def target_admin(self) -> ConnectionSettings:
         """Connect to the target to manage topics."""
-        return self._target_admin.with_client_id(self._id("", "replication-target-admin", self._target_admin.client_id))
+        return self._named(self._target_admin, "replication-target-admin")
 
     def offsets(self) -> ConnectionSettings:
         """Connect to the target for the topics that hold positions."""
@@ -131,27 +131,27 @@ class FlowClients:
 
     def offset_syncs_producer(self, task: int) -> ConnectionSettings:
         """Connect to the cluster of the offset-syncs topic to write them."""
-        role = f"offset-syncs-{self._syncs_side}-producer"
-        return self._syncs_producer.with_client_id(self._id(f"-{task}", role, self._syncs_producer.client_id))
+        return self._named(self._syncs_producer, f"offset-syncs-{self._syncs_side}-producer", f"-{task}")
 
     def offset_syncs_admin(self) -> ConnectionSettings:
         """Connect to the same cluster to create that topic."""
         admin = self._source_admin if self._syncs_side == "source" else self._target_admin
-        return admin.with_client_id(self._id("", f"offset-syncs-{self._syncs_side}-admin", admin.client_id))
+        return self._named(admin, f"offset-syncs-{self._syncs_side}-admin")
 
     def open_admin(self, settings: ConnectionSettings, cluster: str) -> Admin:
         """Return an admin of ``cluster`` that changes it as the flow's ``forwarding.admin.class`` does."""
         return open_admin(self._forwarding, settings, cluster)
 
-    def _id(self, task: str, role: str, user: str) -> str:
-        return inner_client_id(self.label, self._connector_name + task, role, user)
+    def _named(self, settings: ConnectionSettings, role: str, task: str = "") -> ConnectionSettings:
+        name = self._connector_name + task
+        return settings.with_client_id(inner_client_id(self.label, name, role, settings.client_id))
 
 
 def flow_clients(
     label: str, connector: Mapping[str, str], worker: Mapping[str, str], *, source: str, target: str, locate: Locate
 ) -> FlowClients:
     """Return the clients of the flow ``label`` (``us->eu``) between the clusters ``source`` and ``target``. Raises
-    ConfigError if a key is missing or invalid; ``locate`` has added its place."""
+    ConfigError, to which ``locate`` has added its place, if a key is missing or invalid."""
 
     def settings(
         props: Mapping[str, str], side: ClusterSide, kind: ClientKind | None, client_id: str
@@ -168,8 +168,8 @@ def flow_clients(
 
     producer = record_producer(connector, worker)
     user_id = worker["client.id"].strip()
-    place = connector.get("offset-syncs.topic.location", "").strip()
-    syncs_side: ClusterSide = "target" if place == "target" else "source"
+    on_target = connector.get("offset-syncs.topic.location", "").strip() == "target"
+    syncs_side: ClusterSide = "target" if on_target else "source"
     return FlowClients(
         label=label,
         _consumer=inside("source", "consumer"),
@@ -192,7 +192,6 @@ _POLL_LENGTH_MS: Final = 500
 #: A transaction may last for this share of ``transaction.timeout.ms``; the rest is for ending it.
 _LONGEST_SHARE: Final = 0.5
 _BOUNDARIES: Final = SOURCE_CONNECTOR.only("transaction.boundary", "transaction.boundary.interval.ms")
-_READ_COMMITTED: Final = "read_committed"
 _NOT_COMMITTED: Final = (
     "MirrorSourceConnector can only provide exactly-once guarantees when its source consumer is configured with "
     "isolation.level set to 'read_committed'; otherwise, records from aborted and uncommitted transactions will be "
@@ -212,8 +211,7 @@ class Rhythm:
 
 def exactly_once_support(connector: Mapping[str, str]) -> ExactlyOnceSupport:
     """Whether the copy holds only committed records, and all of them (``MirrorSourceConnector.exactlyOnceSupport``)."""
-    consumer = connector_client(connector, "source", "consumer")
-    is_committed = consumer.get("isolation.level") == _READ_COMMITTED
+    is_committed = connector_client(connector, "source", "consumer").get("isolation.level") == "read_committed"
     return ExactlyOnceSupport.SUPPORTED if is_committed else ExactlyOnceSupport.UNSUPPORTED
 
 
@@ -258,19 +256,14 @@ def rhythm(
 def _refuse_two_clusters(connector: Mapping[str, str], worker: Mapping[str, str]) -> None:
     """Refuse a transaction that spans clusters: offsets must be where the records go."""
     key = "bootstrap.servers"
-    data = _servers(record_producer(connector, worker).get(key, ""))
-    offsets = _servers(worker.get(key, ""))
-    if data != offsets:
+    data, offsets = record_producer(connector, worker).get(key, ""), worker.get(key, "")
+    if {one.strip() for one in data.split(",")} != {one.strip() for one in offsets.split(",")}:
         override = "producer.override.bootstrap.servers"
         raise ConfigError(
             f"{override} names another cluster than that of the worker's offsets, and a transaction cannot span both. "
             "Remove it, or disable exactly.once.source.support",
             override,
         )
-
-
-def _servers(text: str) -> set[str]:
-    return {server.strip() for server in text.split(",")}
 
 
 def find_forwarding_admin(name: str) -> str | None:
@@ -280,11 +273,8 @@ def find_forwarding_admin(name: str) -> str | None:
 
 def known_forwarding_admins() -> list[str]:
     """Return the names of all classes, and how to add one."""
-    return [
-        DEFAULT_FORWARDING_ADMIN,
-        *offered(_FORWARDING_ADMINS),
-        f"and classes in Python with an entry point in {_FORWARDING_ADMINS}",
-    ]
+    how = f"and classes in Python with an entry point in {_FORWARDING_ADMINS}"
+    return [DEFAULT_FORWARDING_ADMIN, *offered(_FORWARDING_ADMINS), how]
 
 
 def _forwards(props: Mapping[str, str]) -> bool:
@@ -301,8 +291,9 @@ def open_admin(props: Mapping[str, str], settings: ConnectionSettings, cluster: 
     config with references resolved, the settings of the connection, and the alias of the cluster. It overrides
     ``create_topics``, ``create_partitions``, ``alter_topic_configs``, ``delete_topics``, ``create_acls`` or
     ``delete_acls``; what it does not override goes to the cluster. Its methods raise or return errors of
-    :mod:`connect.core.errors`. Raises ConfigError if the class is unknown, rejects ``props`` or makes something
-    else.
+    :mod:`connect.core.errors`.
+
+    Raises ConfigError if the class is unknown, rejects ``props`` or makes something else.
     """
     # Loaded here, because checking a file needs the names only.
     from connect.kafka.log.topic_admin import Admin

@@ -14,11 +14,12 @@ from connect.api.filters import ConfigPropertyFilter, GroupFilter, TopicFilter
 from connect.api.policy import ReplicationPolicy
 from connect.api.transformations import NamedStep, named_steps
 from connect.core.config import client_settings, worker_settings
-from connect.core.config.config_def import AtLeast, ConfigDef, OneOf, Setting, Values
+from connect.core.config.config_def import AtLeast, ConfigDef, OneOf, Read, Setting, Values
 from connect.core.errors import ConfigError
 from connect.kafka.security.connection_settings import ConnectionSettings
 from connect.wire.batch import CODEC_NAMES
 from connectors.config import client_config
+from connectors.config.client_config import ClientKind, ClusterSide
 from connectors.config.definitions import CHECKPOINT, SOURCE, USE_DEFAULTS_FROM
 from connectors.filters import DefaultConfigPropertyFilter, DefaultGroupFilter, DefaultTopicFilter, should_mirror
 from connectors.formats.gap import GapPolicy, OnSourceGap, OnTopicRecreated
@@ -165,9 +166,24 @@ class OffsetSyncsSettings:
     lag_max: int
 
 
+def _signed_interval_s(values: Values, name: str) -> int | None:
+    """Return the interval of a job; None if it is off."""
+    return values.integer(f"{name}.interval.seconds") if values.boolean(f"{name}.enabled") else None
+
+
+def interval_s(values: Values, name: str) -> int | None:
+    """Return the interval of a job; None if it is off, also by an interval below zero."""
+    found_s = _signed_interval_s(values, name)
+    return None if found_s is None or found_s < 0 else found_s
+
+
+def _deletion_delay_ms(values: Values, name: str) -> int | None:
+    return values.integer(f"{name}.delay.ms") if values.string(f"{name}.policy") == "delete-after" else None
+
+
 @dataclass(frozen=True)
 class MirrorSourceSettings:
-    """The settings of one flow's source connector.
+    """The settings of one flow's source connector; ``values`` are its own, its worker's and its clients' with prefixes.
 
     Units are as in the names; a fetch setting is None if the user did not set it. An interval is None if its job is
     off; ``look_interval_ms`` and ``lag_interval_ms`` are then 0. ``topic_deletion_delay_ms`` is None if remote topics
@@ -176,51 +192,56 @@ class MirrorSourceSettings:
     written, ``transactions`` without exactly-once. Records pass through ``transform_sql`` and ``transforms`` if set.
     """
 
-    name: str
+    values: Values = field(repr=False)
     enabled: bool
     source_alias: str
     target_alias: str
-    tasks_max: int
     topic_filter: TopicFilter
     property_filter: ConfigPropertyFilter
     policy: ReplicationPolicy
     names: RemoteNames
-    heartbeats_replication: bool
-    replication_factor: int
-    admin_timeout_ms: int
-    refresh_topics_interval_s: int | None
-    sync_topic_configs_interval_s: int | None
-    look_interval_ms: int
-    lag_interval_ms: int
-    topic_deletion_delay_ms: int | None
     access: AccessSettings
     read_committed: bool
-    auto_offset_reset: str
     initial_offsets_group: str
-    fetch_max_bytes: int | None
-    max_partition_fetch_bytes: int | None
-    fetch_max_wait_ms: int | None
-    fetch_min_bytes: int | None
-    client_rack: str
     skips_refused: bool
-    logs_skipped: bool
     compression: Compression
-    batch_bytes: int | None
     offset_syncs: OffsetSyncsSettings | None
     offsets_topics: tuple[str, ...]
-    offsets_topic_partitions: int
-    offsets_topic_replication_factor: int
-    flush_interval_ms: int
     gap_policy: GapPolicy
     transactions: client_config.Rhythm | None
-    lease_ms: int
-    epoch_ms: int
     transform_sql: str
     transforms: tuple[NamedStep, ...]
-    link_listener: str
-    link_advertised_address: str
     spark: Mapping[str, str] = field(repr=False)
-    warnings: tuple[str, ...] = ()
+
+    name = Read("name", Values.string)
+    tasks_max = Read("tasks.max", Values.integer)
+    heartbeats_replication = Read("heartbeats.replication.enabled", Values.boolean)
+    replication_factor = Read("replication.factor", Values.integer)
+    admin_timeout_ms = Read("admin.timeout.ms", Values.integer)
+    refresh_topics_interval_s = Read("refresh.topics", _signed_interval_s)
+    sync_topic_configs_interval_s = Read("sync.topic.configs", _signed_interval_s)
+    look_interval_ms = Read("refresh.look.interval.ms", Values.integer)
+    lag_interval_ms = Read("lag.interval.ms", Values.integer)
+    topic_deletion_delay_ms = Read("topic.deletion", _deletion_delay_ms)
+    logs_skipped = Read("errors.log.enable", Values.boolean)
+    lease_ms = Read("lease.ms", Values.integer)
+    epoch_ms = Read("copy.epoch.ms", Values.integer)
+    link_listener = Read("link.listener", Values.string)
+    link_advertised_address = Read("link.advertised.address", Values.string)
+    offsets_topic_partitions = Read("offset.storage.partitions", Values.integer)
+    offsets_topic_replication_factor = Read("offset.storage.replication.factor", Values.integer)
+    flush_interval_ms = Read("offset.flush.interval.ms", Values.integer)
+    auto_offset_reset = Read("consumer.auto.offset.reset", Values.string)
+    fetch_max_bytes = Read("consumer.fetch.max.bytes", Values.integer_or_null)
+    max_partition_fetch_bytes = Read("consumer.max.partition.fetch.bytes", Values.integer_or_null)
+    fetch_max_wait_ms = Read("consumer.fetch.max.wait.ms", Values.integer_or_null)
+    fetch_min_bytes = Read("consumer.fetch.min.bytes", Values.integer_or_null)
+    client_rack = Read("consumer.client.rack", Values.string)
+    batch_bytes = Read("producer.batch.size", Values.integer_or_null)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return self.values.warnings
 
     @property
     def flow(self) -> str:
@@ -238,7 +259,7 @@ class MirrorSourceSettings:
     @property
     def map_topic(self) -> str:
         """The topic of the offset map, which also holds positions."""
-        return f"mm2-offset-map.{self.source_alias}.internal"
+        return _map_topic(self.source_alias)
 
     @property
     def changing_key(self) -> str:
@@ -270,9 +291,8 @@ class MirrorSourceSettings:
 
 
 def source_settings(connector: Mapping[str, str], worker: Mapping[str, str]) -> MirrorSourceSettings:
-    """Parse a source connector's configuration and its worker's, both with references resolved. Raises ConfigError if a
-    value is missing or invalid. The key is that of the connector or worker, such as ``tasks.max``, or of a client, such
-    as ``consumer.isolation.level``."""
+    """Parse a source connector's configuration and its worker's, both with references resolved. Raises ConfigError with
+    the key of the connector or worker, such as ``tasks.max``, or of a client, such as ``consumer.isolation.level``."""
     values = SOURCE.parse(connector)
     policy = make_policy(connector)
     source_alias, transforms = values.string("source.cluster.alias"), named_steps(connector)
@@ -283,70 +303,57 @@ def source_settings(connector: Mapping[str, str], worker: Mapping[str, str]) -> 
     consumer = _client_values(CONSUMER, client_config.connector_client(connector, "source", "consumer"), "consumer.")
     producer = _client_values(PRODUCER, client_config.record_producer(connector, worker), "producer.")
     _refuse_what_changes_records(connector, worker)
-    deletes = values.string("topic.deletion.policy") == "delete-after"
     offsets_topic = offsets.string("offset.storage.topic")
+    clients = {
+        f"{kind}.{key}": value
+        for kind, of in (("consumer", consumer), ("producer", producer))
+        for key, value in of.items()
+    }
     return MirrorSourceSettings(
-        name=values.string("name"),
+        values=Values({**values, **offsets, **clients}, values.warnings),
         enabled=values.boolean("enabled"),
         source_alias=source_alias,
         target_alias=values.string("target.cluster.alias"),
-        tasks_max=values.integer("tasks.max"),
         topic_filter=make_topic_filter(connector),
         property_filter=make_property_filter(connector),
         policy=policy,
         names=RemoteNames(source_alias, policy, renaming_steps(transforms), routes, bool(query and query.routes)),
-        heartbeats_replication=values.boolean("heartbeats.replication.enabled"),
-        replication_factor=values.integer("replication.factor"),
-        admin_timeout_ms=values.integer("admin.timeout.ms"),
-        refresh_topics_interval_s=_interval(values, "refresh.topics"),
-        sync_topic_configs_interval_s=_interval(values, "sync.topic.configs"),
-        look_interval_ms=values.integer("refresh.look.interval.ms"),
-        lag_interval_ms=values.integer("lag.interval.ms"),
-        topic_deletion_delay_ms=values.integer("topic.deletion.delay.ms") if deletes else None,
         access=access_settings(values, connector),
         read_committed=consumer["isolation.level"] == "read_committed",
-        auto_offset_reset=consumer.string("auto.offset.reset"),
         initial_offsets_group=values.string("initial.offsets.group").strip(),
-        fetch_max_bytes=_optional(consumer, "fetch.max.bytes"),
-        max_partition_fetch_bytes=_optional(consumer, "max.partition.fetch.bytes"),
-        fetch_max_wait_ms=_optional(consumer, "fetch.max.wait.ms"),
-        fetch_min_bytes=_optional(consumer, "fetch.min.bytes"),
-        client_rack=consumer.string("client.rack"),
         skips_refused=values.string("errors.tolerance") == "all",
-        logs_skipped=values.boolean("errors.log.enable"),
         compression=compression_of(producer),
-        batch_bytes=_optional(producer, "batch.size"),
         offset_syncs=_offset_syncs(values, policy) if routes.fills_the_usual else None,
         offsets_topics=tuple(dict.fromkeys((offsets_topic, connector.get("offsets.storage.topic") or offsets_topic))),
-        offsets_topic_partitions=offsets.integer("offset.storage.partitions"),
-        offsets_topic_replication_factor=offsets.integer("offset.storage.replication.factor"),
-        flush_interval_ms=offsets.integer("offset.flush.interval.ms"),
         gap_policy=GapPolicy(
             OnSourceGap(values.string("on.source.gap")), OnTopicRecreated(values.string("on.topic.recreated"))
         ),
         transactions=client_config.rhythm(connector, worker, offsets, producer.integer("transaction.timeout.ms")),
-        lease_ms=values.integer("lease.ms"),
-        epoch_ms=values.integer("copy.epoch.ms"),
         transform_sql=query.text if query else "",
         transforms=transforms,
-        link_listener=values.string("link.listener"),
-        link_advertised_address=values.string("link.advertised.address"),
         spark={key: value for key, value in connector.items() if key.startswith("spark.")},
-        warnings=values.warnings,
     )
 
 
 def _offset_syncs(values: Values, policy: ReplicationPolicy) -> OffsetSyncsSettings | None:
     if not values.boolean("emit.offset-syncs.enabled"):
         return None
-    on_source = values.string("offset-syncs.topic.location") == "source"
-    other = "target.cluster.alias" if on_source else "source.cluster.alias"
     return OffsetSyncsSettings(
-        topic=policy.offset_syncs_topic(values.string(other)),
-        on_source=on_source,
+        topic=_offset_syncs_topic(values, policy),
+        on_source=values.string("offset-syncs.topic.location") == "source",
         replication_factor=values.integer("offset-syncs.topic.replication.factor"),
         lag_max=values.integer("offset.lag.max"),
     )
+
+
+def _offset_syncs_topic(values: Values, policy: ReplicationPolicy) -> str:
+    """Return the topic's name, which has the alias of the cluster that does not hold it."""
+    other = "target" if values.string("offset-syncs.topic.location") == "source" else "source"
+    return policy.offset_syncs_topic(values.string(f"{other}.cluster.alias"))
+
+
+def _map_topic(source_alias: str) -> str:
+    return f"mm2-offset-map.{source_alias}.internal"
 
 
 def compression_of(values: Values) -> Compression:
@@ -362,14 +369,6 @@ def _refuse_routes_to_nowhere(routes: TopicRoutes, query: RecordsQuery | None, t
     if not sends and routes != NO_ROUTES:
         key = TOPIC_KEY if routes.own != UNCHANGED else OTHERS_KEY
         raise ConfigError(f"{key} has no effect: neither {QUERY_KEY} (column topic) nor transforms use it", key)
-
-
-def _interval(values: Values, name: str) -> int | None:
-    return values.integer(f"{name}.interval.seconds") if values.boolean(f"{name}.enabled") else None
-
-
-def _optional(values: Values, name: str) -> int | None:
-    return None if values[name] is None else values.integer(name)
 
 
 def _client_values(config: ConfigDef, props: Mapping[str, str], prefix: str) -> Values:
@@ -400,27 +399,29 @@ ASSIGNED_GROUPS = "task.assigned.groups"
 
 @dataclass(frozen=True)
 class CheckpointSettings:
-    """The settings of one flow's checkpoint connector. An interval is None if its job is off.
+    """The settings of one flow's checkpoint connector. An interval is None if its job is off. ``syncs_on_source``:
+    whether the topic of offset syncs is on the source; otherwise it is on the target."""
 
-    ``syncs_on_source``: whether the topic of offset syncs is on the source; otherwise it is on the target.
-    """
-
-    name: str
-    enabled: bool
-    source_alias: str
-    target_alias: str
-    tasks_max: int
+    values: Values = field(repr=False)
     topic_filter: TopicFilter
     group_filter: GroupFilter
     policy: ReplicationPolicy
-    admin_timeout_ms: int
-    refresh_groups_interval_s: int | None
-    emit_interval_s: int | None
-    sync_interval_s: int | None
-    replication_factor: int
-    syncs_on_source: bool
-    warnings: tuple[str, ...]
-    _props: Mapping[str, str]
+    _props: Mapping[str, str] = field(repr=False)
+
+    name = Read("name", Values.string)
+    enabled = Read("enabled", Values.boolean)
+    source_alias = Read("source.cluster.alias", Values.string)
+    target_alias = Read("target.cluster.alias", Values.string)
+    tasks_max = Read("tasks.max", Values.integer)
+    admin_timeout_ms = Read("admin.timeout.ms", Values.integer)
+    refresh_groups_interval_s = Read("refresh.groups", interval_s)
+    emit_interval_s = Read("emit.checkpoints", interval_s)
+    sync_interval_s = Read("sync.group.offsets", interval_s)
+    replication_factor = Read("checkpoints.topic.replication.factor", Values.integer)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return self.values.warnings
 
     @property
     def flow(self) -> str:
@@ -431,19 +432,21 @@ class CheckpointSettings:
         return self.policy.checkpoints_topic(self.source_alias)
 
     @property
+    def syncs_on_source(self) -> bool:
+        return self.values.string("offset-syncs.topic.location") == "source"
+
+    @property
     def offset_syncs_topic(self) -> str:
-        return self.policy.offset_syncs_topic(self.target_alias if self.syncs_on_source else self.source_alias)
+        return _offset_syncs_topic(self.values, self.policy)
 
     @property
     def map_topic(self) -> str:
         """The offset map of the flow, on its target."""
-        return f"mm2-offset-map.{self.source_alias}.internal"
+        return _map_topic(self.source_alias)
 
-    def connection(
-        self, side: client_config.ClusterSide, kind: client_config.ClientKind, role: str, task: str = ""
-    ) -> ConnectionSettings:
+    def connection(self, side: ClusterSide, kind: ClientKind, role: str, task: str = "") -> ConnectionSettings:
         """Return connection settings for a client in one of Java's roles; ``task`` is ``-0`` in a task. Raises
-        ConfigError if a key is missing or invalid."""
+        ConfigError."""
         client = client_config.connector_client(self._props, side, kind)
         client_id = client_config.inner_client_id(self.flow, self.name + task, role, client.get("client.id", ""))
         alias = self.source_alias if side == "source" else self.target_alias
@@ -453,27 +456,4 @@ class CheckpointSettings:
 def checkpoint_settings(props: Mapping[str, str]) -> CheckpointSettings:
     """Parse a checkpoint connector's configuration with references resolved. Raises ConfigError."""
     values = CHECKPOINT.parse(props)
-    return CheckpointSettings(
-        name=values.string("name"),
-        enabled=values.boolean("enabled"),
-        source_alias=values.string("source.cluster.alias"),
-        target_alias=values.string("target.cluster.alias"),
-        tasks_max=values.integer("tasks.max"),
-        topic_filter=make_topic_filter(props),
-        group_filter=make_group_filter(props),
-        policy=make_policy(props),
-        admin_timeout_ms=values.integer("admin.timeout.ms"),
-        refresh_groups_interval_s=interval_s(values, "refresh.groups"),
-        emit_interval_s=interval_s(values, "emit.checkpoints"),
-        sync_interval_s=interval_s(values, "sync.group.offsets"),
-        replication_factor=values.integer("checkpoints.topic.replication.factor"),
-        syncs_on_source=values.string("offset-syncs.topic.location") == "source",
-        warnings=values.warnings,
-        _props=props,
-    )
-
-
-def interval_s(values: Values, name: str) -> int | None:
-    """Return seconds; None if the job is off, also by an interval below zero."""
-    found_s = values.integer(f"{name}.interval.seconds")
-    return found_s if values.boolean(f"{name}.enabled") and found_s >= 0 else None
+    return CheckpointSettings(values, make_topic_filter(props), make_group_filter(props), make_policy(props), props)

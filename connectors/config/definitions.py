@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from enum import StrEnum
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from connect.core.config.config_def import (
@@ -19,7 +19,9 @@ from connect.core.config.config_def import (
 )
 from connect.core.config.config_def import class_name as _class
 from connect.core.config.config_def import flag as _boolean
+from connect.core.config.config_def import integer as _integer
 from connect.core.config.config_def import long as _long
+from connect.core.config.config_def import short as _short
 from connect.core.config.config_def import text as _text
 from connect.core.config.connector_settings import CONNECTOR
 from connect.core.config.security_settings import SECURITY
@@ -38,22 +40,25 @@ RESOURCES: Final = tuple(ACL_RESOURCE_NAMES.values())
 
 
 _MIRROR: Final = "org.apache.kafka.connect.mirror."
-_HIGH, _MEDIUM = Importance.HIGH, Importance.MEDIUM
+_HIGH: Final = Importance.HIGH
 
 
-def _choice(name: str, of: type[StrEnum], doc: str, removed: Mapping[str, str] | None = None) -> Setting:
+def _choice(name: str, values: Iterable[str], doc: str, removed: Mapping[str, str] | None = None) -> Setting:
     """Declare a setting whose default is the first value."""
-    values = tuple(of)
-    check = OneOf(tuple(one.value for one in values), removed=removed or {})
-    return Setting(name, Type.STRING, values[0].value, doc, check)
+    first, *others = map(str, values)
+    return _text(name, first, doc, check=OneOf((first, *others), removed=removed or {}))
+
+
+def _list(name: str, default: tuple[str, ...], doc: str, check: ValidList | None = None) -> Setting:
+    return Setting(name, Type.LIST, default, doc, check or ValidList())
 
 
 def _patterns(name: str, default: str, doc: str) -> Setting:
-    return Setting(name, Type.LIST, tuple(default.split(", ")), doc, ValidList(), _HIGH)
+    return replace(_list(name, tuple(default.split(", ")), doc), importance=_HIGH)
 
 
 def _factor(name: str, doc: str) -> Setting:
-    return Setting(name, Type.SHORT, 3, doc)
+    return _short(name, 3, doc)
 
 
 #: Settings of all three connectors (Kafka's ``MirrorConnectorConfig``).
@@ -64,12 +69,11 @@ _COMMON: Final = (
         _text("source.cluster.alias", REQUIRED, "Alias of the source cluster.", _HIGH),
         _text("target.cluster.alias", "target", "Alias of the target cluster.", _HIGH),
         _long("admin.timeout.ms", 60_000, "Timeout of administrative requests."),
-        Setting(
+        _class(
             "replication.policy.class",
-            Type.CLASS,
             DEFAULT_POLICY_CLASS,
             "How remote topics are named.",
-            PluginClass(find_policy, known=known_policies),
+            check=PluginClass(find_policy, known=known_policies),
         ),
         _text("replication.policy.separator", ".", "Separator between alias and topic."),
         _boolean(
@@ -77,39 +81,24 @@ _COMMON: Final = (
             True,
             "Also use the separator in the names of checkpoint and offset-sync topics.",
         ),
-        Setting(
+        _class(
             "forwarding.admin.class",
-            Type.CLASS,
             DEFAULT_FORWARDING_ADMIN,
             "Class in Python through which topics and ACLs are changed.",
-            PluginClass(find_forwarding_admin, known=known_forwarding_admins),
+            check=PluginClass(find_forwarding_admin, known=known_forwarding_admins),
         ),
-        Setting(
-            "metric.reporters",
-            Type.LIST,
-            ("org.apache.kafka.common.metrics.JmxReporter",),
-            "Classes that report metrics.",
-            ValidList(),
-        ),
+        _list("metric.reporters", ("org.apache.kafka.common.metrics.JmxReporter",), "Classes that report metrics."),
     )
     | SECURITY.only("security.protocol")
-    | ConfigDef.of(Setting("config.providers", Type.LIST, (), "Names of config providers.", ValidList()))
+    | ConfigDef.of(_list("config.providers", (), "Names of config providers."))
     | SECURITY
 )
 
-_FORMATS: Final = Setting(
-    "metric.names.formats",
-    Type.LIST,
-    ("legacy",),
-    "Formats of metric names.",
-    ValidList(("legacy", "new"), may_be_empty=False),
+_FORMATS: Final = _list(
+    "metric.names.formats", ("legacy",), "Formats of metric names.", ValidList(("legacy", "new"), may_be_empty=False)
 )
-_SYNCS_LOCATION: Final = Setting(
-    "offset-syncs.topic.location",
-    Type.STRING,
-    "source",
-    "Cluster that holds the topic of offset syncs.",
-    OneOf(("source", "target")),
+_SYNCS_LOCATION: Final = _choice(
+    "offset-syncs.topic.location", ("source", "target"), "Cluster that holds the topic of offset syncs."
 )
 _POLL: Final = _long("consumer.poll.timeout.ms", 1000, "How long Java's consumer waits for records.")
 _TOPIC_FILTER: Final = _class("topic.filter.class", _MIRROR + "DefaultTopicFilter", "Class that selects topics.")
@@ -121,11 +110,10 @@ OWN: Final = ConfigDef.of(
         "",
         f"Rules of {MAPPING_POLICY_CLASS}, such as orders.(.*) -> $source.$1.orders; the first match applies.",
     ),
-    _text(
+    _choice(
         "replication.policy.mapping.unmatched",
-        "prefix",
+        ("prefix", "keep"),
         "Names of topics that no rule matches: prefix adds the alias, keep leaves them unchanged.",
-        check=OneOf(("prefix", "keep")),
     ),
     _long(
         "lease.ms", 5000, "How long a slice keeps writing without contact to its worker.", check=AtLeast(1000, 600_000)
@@ -147,12 +135,10 @@ OWN: Final = ConfigDef.of(
         "${topic}",
         "The topic to fill, if transform.sql or transforms send records to several; ${topic} is the source topic.",
     ),
-    Setting(
+    _list(
         "transform.other.topics",
-        Type.LIST,
         (),
         "Topics that receive records and that other connectors fill: these records are skipped.",
-        ValidList(),
     ),
     _text(
         "initial.offsets.group",
@@ -172,11 +158,10 @@ OWN: Final = ConfigDef.of(
         "How often to check the source for changed topics and configurations between refreshes. 0: never.",
         check=AtLeast(0, 86_400_000),
     ),
-    _text(
+    _choice(
         "topic.deletion.policy",
-        "ignore",
+        ("ignore", "delete-after"),
         "What to do with a remote topic if its source topic was deleted: keep it, or delete it after a delay.",
-        check=OneOf(("ignore", "delete-after")),
     ),
     _long(
         "topic.deletion.delay.ms",
@@ -185,16 +170,11 @@ OWN: Final = ConfigDef.of(
         check=AtLeast(0),
     ),
     _text("link.advertised.address", "", "Host or host:port where Spark tasks reach the link; empty: the listener's."),
-    Setting(
-        "sync.acls.mode",
-        Type.STRING,
-        "topics",
-        "Which ACLs sync.topic.acls.enabled syncs: topics, as Java does, or full.",
-        OneOf(("topics", "full")),
+    _choice(
+        "sync.acls.mode", ("topics", "full"), "Which ACLs sync.topic.acls.enabled syncs: topics, as Java does, or full."
     ),
-    Setting(
+    _list(
         "sync.acls.resources",
-        Type.LIST,
         ("topic", "group", "transactional-id"),
         "With full: resource types whose ACLs are synced.",
         ValidList(RESOURCES, may_be_empty=False),
@@ -240,7 +220,7 @@ SOURCE: Final = (
         _long("sync.topic.configs.interval.seconds", 600, "How often to mirror topic configurations."),
         _boolean("sync.topic.acls.enabled", True, "Mirror read rights on topics."),
         _long("sync.topic.acls.interval.seconds", 600, "How often to mirror ACLs."),
-        Setting("replication.factor", Type.INT, 2, "Replication factor of new remote topics."),
+        _integer("replication.factor", 2, "Replication factor of new remote topics."),
         _factor("offset-syncs.topic.replication.factor", "Replication factor of the topic of offset syncs."),
         _long("offset.lag.max", 100, "Records between two offset syncs of a partition."),
         _SYNCS_LOCATION,

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final, Literal
 
-from connect.core.config import worker_settings
+from connect.core.config import client_settings, worker_settings
 from connect.core.config.client_settings import (
     ADMIN_KEYS,
     BOOTSTRAP_SERVERS,
     CONSUMER_KEYS,
-    IGNORED_SECURITY,
     OF_CONNECTIONS,
     PRODUCER_KEYS,
 )
@@ -91,6 +90,12 @@ _CONNECTOR_UNSUPPORTED: Final = _names(
     tasks.max.enforce topic.creation.groups
     """
 )
+#: Keys, and beginnings of keys, that have nothing to act on.
+_NOT_NEEDED: Final = {
+    "consumer.poll.timeout.ms": "fetches wait for fetch.max.wait.ms",
+    "errors.log.include.messages": "a skipped record is logged by its offset, never its content",
+    "errors.retry.": "temporary errors are retried without a limit",
+}
 #: Names that Kafka 4 has removed.
 _RENAMED: Final = {
     "topics.whitelist": "topics",
@@ -141,10 +146,10 @@ _CLIENT_POINTLESS: Final = {
 
 def notices(props: Mapping[str, str], clusters: Sequence[str], *, public_rest: bool) -> list[IgnoredKey]:
     """Return a notice for every key that needs one, in order."""
-    found = (
-        (key, _NO_EXTENSIONS if key == EXTENSIONS and not public_rest else _word(key, props, clusters)) for key in props
-    )
-    return [word.of(key) for key, word in found if word is not None]
+    found = {key: _word(key, props, clusters) for key in props}
+    if EXTENSIONS in props and not public_rest:
+        found[EXTENSIONS] = _NO_EXTENSIONS
+    return [word.of(key) for key, word in found.items() if word is not None]
 
 
 def connector_notices(props: Mapping[str, str]) -> list[IgnoredKey]:
@@ -268,7 +273,7 @@ def _of_cluster(rest: str, prefix: str) -> _Word | None:
     if rest in _WORKER_KNOWN or _is_connection(rest):
         return _of_connection(rest)
     if rest.startswith(worker_settings.CONVERTER_PREFIXES):
-        return _of_text(worker_settings.converter_notice(rest), "pointless")
+        return _of_text(worker_settings.converter_notice(rest))
     return _unknown(rest, _WORKER_KNOWN)
 
 
@@ -327,12 +332,8 @@ def _of_client(kind: str, key: str) -> _Word | None:
 
 
 def _of_connector(key: str) -> _Word | None:
-    if key == "consumer.poll.timeout.ms":
-        return _Word("pointless", "has no effect here: fetches wait for fetch.max.wait.ms")
-    if key == "errors.log.include.messages":
-        return _Word("pointless", "has no effect here: a skipped record is logged by its offset, never its content")
-    if key.startswith("errors.retry."):
-        return _Word("pointless", "has no effect here: temporary errors are retried without a limit")
+    if reason := _NOT_NEEDED.get("errors.retry." if key.startswith("errors.retry.") else key):
+        return _Word("pointless", f"has no effect here: {reason}")
     if key in SECURITY.settings:
         return _Word("misplaced", "has no effect on a flow, as in Java; set it for a cluster")
     if key in _CONNECTOR_UNSUPPORTED or key.startswith(_CONNECTOR_PREFIXES):
@@ -340,12 +341,12 @@ def _of_connector(key: str) -> _Word | None:
     if key in _CONNECTOR_KNOWN or key.startswith(("spark.", *_OF_TRANSFORMS)):
         return None
     if key.startswith(worker_settings.CONVERTER_PREFIXES):
-        return _of_text(worker_settings.converter_notice(key), "pointless")
+        return _of_text(worker_settings.converter_notice(key))
     return _unknown(key, _CONNECTOR_KNOWN)
 
 
 def _of_connection(key: str) -> _Word | None:
-    return _UNSUPPORTED if key in IGNORED_SECURITY else None
+    return _UNSUPPORTED if key in client_settings.IGNORED_SECURITY else None
 
 
 def _is_connection(key: str) -> bool:

@@ -22,8 +22,8 @@ from connect.core.config.properties import ConfigTransformer, Properties, load_p
 from connect.core.config.security_settings import SECURITY
 from connect.core.errors import ConfigError
 from connect.core.model import CLEANED_SOON
+from connectors.config import connector_configs
 from connectors.config.client_config import ClientKind, ClusterSide, FlowClients, flow_clients, properties_with_prefix
-from connectors.config.connector_configs import BYTE_ARRAY_CONVERTER, WORKER, MirrorSourceSettings, source_settings
 from connectors.config.definitions import CHECKPOINT, HEARTBEAT, SOURCE
 from connectors.config.ignored_keys import IgnoredKey, notices
 from connectors.formats.types import FlowName
@@ -39,17 +39,8 @@ _TOP_LEVEL: Final = SECURITY | ConfigDef.of(
 )
 #: Top-level keys with these prefixes reach every worker.
 _WORKER_BEGINNINGS: Final = (
-    "offset.storage",
-    "config.storage",
-    "status.storage",
-    "key.converter",
-    "value.converter",
-    "header.converter",
-    "task",
-    "worker",
-    "audit.",
-    "replication.policy",
-    *ACCESS.settings,
+    *("offset.storage", "config.storage", "status.storage", *connector_configs.CONVERTERS),
+    *("task", "worker", "audit.", "replication.policy", *ACCESS.settings),
 )
 _CLIENT_BEGINNINGS: Final = ("producer", "consumer", "admin")
 _CONNECTOR_KEYS: Final = frozenset({*SOURCE.settings, *CHECKPOINT.settings, *HEARTBEAT.settings})
@@ -85,17 +76,14 @@ class Flow:
     @property
     def has_worker(self) -> bool:
         """Whether Java would run a herder for it: it is enabled itself, or has heartbeats."""
-        heartbeats = self.config.flag("emit.heartbeats.enabled", True)
-        return self.config.flag(f"{self}.enabled", False) or self.config.flag(
-            f"{self}.emit.heartbeats.enabled", heartbeats
-        )
+        flag = self.config.flag
+        heartbeats = flag("emit.heartbeats.enabled", True)
+        return flag(f"{self}.enabled", False) or flag(f"{self}.emit.heartbeats.enabled", heartbeats)
 
     @property
     def enabled(self) -> bool:
-        """Whether records are mirrored; a flow may exist for its heartbeats alone.
-
-        The top-level ``enabled`` gives no flow a herder, but reaches the connectors of each flow that has one.
-        """
+        """Whether records are mirrored; a flow may exist for its heartbeats alone. The top-level ``enabled`` gives no
+        flow a herder, but reaches the connectors of each flow that has one."""
         return self.has_worker and self.config.flag(f"{self}.enabled", self.config.flag("enabled", False))
 
     def worker_config(self) -> dict[str, str]:
@@ -109,9 +97,7 @@ class Flow:
             "offset.storage.topic": f"mm2-offsets.{self.source}.internal",
             "status.storage.topic": f"mm2-status.{self.source}.internal",
             "config.storage.topic": f"mm2-configs.{self.source}.internal",
-            "key.converter": BYTE_ARRAY_CONVERTER,
-            "value.converter": BYTE_ARRAY_CONVERTER,
-            "header.converter": BYTE_ARRAY_CONVERTER,
+            **dict.fromkeys(connector_configs.CONVERTERS, connector_configs.BYTE_ARRAY_CONVERTER),
             **{f"offset.storage.{key}": value for key, value in CLEANED_SOON.items()},
             **config.resolved(props),
             **self._providers(),
@@ -144,17 +130,17 @@ class Flow:
         props = {**self.config.raw, **properties_with_prefix(self.config.raw, f"{self}.")}
         return {key: value for key, value in props.items() if key.startswith("config.providers")}
 
-    def settings(self) -> MirrorSourceSettings:
-        """Return the typed settings of its source connector. Raises ConfigError if a value is invalid; the error has
-        its key and line in the file."""
+    def settings(self) -> connector_configs.MirrorSourceSettings:
+        """Return the typed settings of its source connector. Raises ConfigError with the key and line in the file."""
         try:
-            return source_settings(self.config.resolved(self.connector_config()), self.worker_config())
+            return connector_configs.source_settings(
+                self.config.resolved(self.connector_config()), self.worker_config()
+            )
         except ConfigError as error:
             raise self.located(error) from None
 
     def clients(self) -> FlowClients:
-        """Return the connections of the flow, with key stores read. Raises ConfigError if a connection key is missing
-        or invalid; the error has its key and line in the file."""
+        """Return the connections of the flow, with key stores read. Raises ConfigError with the key and line."""
         return flow_clients(
             str(self),
             self.config.resolved(self.connector_config()),
@@ -178,7 +164,7 @@ class Flow:
             return [f"{self}.source.{key}", f"{self.source}.{key}", f"{self}.{key}"]
         if key.startswith("producer."):
             return [f"{self}.producer.override.{key.removeprefix('producer.')}", f"{self.target}.{key}"]
-        if key in WORKER:
+        if key in connector_configs.WORKER:
             return [key, f"{self.target}.{key}"] if key.startswith(_WORKER_BEGINNINGS) else [f"{self.target}.{key}"]
         return [f"{self}.{key}", key, f"{self.target}.{key}"]
 
@@ -201,13 +187,13 @@ def mirrored(flows: Iterable[Flow]) -> tuple[Flow, ...]:
 
 
 def load(path: str | Path) -> MirrorMakerConfig:
-    """Load a file. Raises ConfigError if the file cannot be read, or its clusters or flows are invalid."""
+    """Load a file. Raises ConfigError if it cannot be read, or if its clusters or flows are invalid."""
     return MirrorMakerConfig(load_properties(path))
 
 
 def chosen_flows(file: str | Path, flow: str | None, *, mirroring: bool = True) -> list[Flow]:
     """Return the flows of a file, or the one named: those that mirror records, or all that have a worker. Raises
-    ConfigError as :func:`load`, or if there is no such flow."""
+    ConfigError as :func:`load`, and if there is no such flow."""
     flows = load(file).flows_to_run()
     known = mirrored(flows) if mirroring else flows
     found = [one for one in known if flow in (None, str(one))]
@@ -218,7 +204,7 @@ def chosen_flows(file: str | Path, flow: str | None, *, mirroring: bool = True) 
 
 
 class MirrorMakerConfig:
-    """The contents of an ``mm2.properties``. Raises ConfigError for no clusters, a flow of an undeclared cluster, an
+    """The contents of an ``mm2.properties``. Raises ConfigError: no clusters, a flow of an undeclared cluster, an
     invalid security protocol, an unknown provider."""
 
     def __init__(self, properties: Properties) -> None:
@@ -252,8 +238,8 @@ class MirrorMakerConfig:
         return self.raw.file
 
     def flag(self, key: str, default: bool) -> bool:
-        """Return a boolean, references resolved. Java reads any word but true as false, ``yes`` too. Raises ConfigError
-        if it is neither true nor false, or its reference cannot be resolved."""
+        """Return a boolean, references resolved. Raises ConfigError if it is neither true nor false, because Java reads
+        any word but true as false, ``yes`` too; and if its reference cannot be resolved."""
         if key not in self.raw:
             return default
         if key not in self._flags:
@@ -268,14 +254,14 @@ class MirrorMakerConfig:
         return self._flags[key]
 
     def flows(self, targets: Sequence[str] = ()) -> tuple[Flow, ...]:
-        """Return every flow to ``targets`` (empty: any cluster) that Java would run a herder for: mirrored flows, and
-        those with heartbeats."""
+        """Return every flow that Java would run a herder for, mirrored flows and those with heartbeats; only those to
+        ``targets``, if any are given."""
         pairs = (Flow(self, source, target) for source in self.clusters for target in self.clusters if source != target)
         return tuple(flow for flow in pairs if flow.has_worker and (not targets or flow.target in targets))
 
     def flows_to_run(self, targets: Sequence[str] = ()) -> tuple[Flow, ...]:
-        """Return the :meth:`flows` that a node runs workers for. Raises ConfigError if there is none, or one of their
-        clusters has no address."""
+        """Return the :meth:`flows` that a node runs workers for. Raises ConfigError if there is none, or if one of
+        their clusters has no address."""
         flows = self.flows(targets)
         if not flows:
             raise self._no_flow(targets)
@@ -348,13 +334,8 @@ class MirrorMakerConfig:
         return found
 
     def located(self, error: ConfigError, places: Sequence[str], missing: str = "") -> ConfigError:
-        """Return the error with the file, the line of the first of ``places`` in it, and the key as written there.
-
-        Args:
-            error: Has the key without its prefix.
-            places: Keys as the file may have them.
-            missing: The key to report if the file has none of them.
-        """
+        """Return an error, which has the key without its prefix, with the file, the line of the first of ``places`` in
+        it, and the key as written there; ``missing`` is the key to report if the file has none of them."""
         written, line = self.written(places, missing or error.key or "")
         message = error.message.replace(error.key, written, 1) if error.key else error.message
         return ConfigError(message, written or None, self.file, line)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -67,14 +67,12 @@ def _name(sources: Mapping[str, bytes]) -> str:
 
 
 def _sources_of(packages: Iterable[str]) -> dict[str, bytes]:
-    return {name: text for package in packages for name, text in _sources(files(package), package).items()}
+    return dict(source for package in packages for source in _sources(files(package), package))
 
 
-def _sources(folder: Traversable, name: str) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
+def _sources(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
     for entry in folder.iterdir():
         if entry.is_dir():
-            found |= _sources(entry, f"{name}/{entry.name}")
+            yield from _sources(entry, f"{name}/{entry.name}")
         elif entry.name.endswith(".py"):
-            found[f"{name}/{entry.name}"] = entry.read_bytes()
-    return found
+            yield f"{name}/{entry.name}", entry.read_bytes()

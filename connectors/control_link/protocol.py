@@ -108,11 +108,9 @@ class SliceSettings(types.Wired):
     target_alias: str = ""
 
     def partition_held_bytes(self, partitions: int) -> int:
-        """Return the buffered bytes up to which a partition is fetched again, if the slice copies ``partitions``.
-
-        All partitions together hold half of ``buffer_bytes``, so that slow ones leave room for the others. With few
-        partitions this is more than one fetch each, so that none waits for its next one.
-        """
+        """Return the buffered bytes up to which a partition is fetched again, if the slice copies ``partitions``. All
+        partitions together hold half of ``buffer_bytes``, so that slow ones leave room for the others. With few
+        partitions this is more than one fetch each, so that none waits for its next one."""
         if self.partition_max_bytes is not None:
             return 2 * self.partition_max_bytes
         share = self.buffer_bytes // 2 // max(partitions, 1)
@@ -127,11 +125,9 @@ class SliceSettings(types.Wired):
 
 @dataclass(frozen=True, slots=True)
 class TransactionTerms(types.Wired):
-    """How a slice fills transactions.
-
-    ``version`` is the target's finalised ``transaction.version``. A transaction ends once all that was read is
-    acknowledged, but not within ``spacing_ms`` of the previous one; or once it has lasted ``length_ms``.
-    """
+    """How a slice fills transactions. ``version`` is the target's finalised ``transaction.version``. A transaction ends
+    once all that was read is acknowledged, but not within ``spacing_ms`` of the previous one; or once it has lasted
+    ``length_ms``."""
 
     transactional_id: str
     version: int
@@ -261,11 +257,8 @@ class Link:
             self._writer.writelines((_LENGTH.pack(len(data)), data))
 
     async def receive(self, max_bytes: int | None = None) -> Message:
-        """Return the next message.
-
-        ``max_bytes`` limits a peer that is not authenticated yet. Raises :class:`LinkClosed` at the end of the link,
-        and if a frame or a message is too long.
-        """
+        """Return the next message. ``max_bytes`` limits a peer that is not authenticated yet. Raises
+        :class:`LinkClosed` at the end of the link, and if a frame or a message is too long."""
         data = bytearray()
         try:
             continues = True
@@ -335,10 +328,8 @@ _LOGGERS: Final = ("connect", "connectors")
 
 
 class LogForwarder(logging.Handler):
-    """Passes warnings and errors to ``report`` as messages of the link; only for the thread of the slice's loop.
-
-    Of each kind (one log statement, with any arguments) it sends one every ``every_s``, with the number of the others.
-    """
+    """Passes warnings and errors to ``report`` as messages of the link; only for the thread of the slice's loop. Of
+    each kind (one log statement, with any arguments) it sends one every ``every_s``, with the number of the others."""
 
     def __init__(
         self,
@@ -364,8 +355,7 @@ class LogForwarder(logging.Handler):
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
             text += f": {type(error).__name__}: {error}"
-        unreported = self._unreported.pop(kind, 0)
-        if unreported:
+        if unreported := self._unreported.pop(kind, 0):
             text += f" (and {unreported} more like it)"
         cause = cause_of(record)
         reported = None if cause is None else [cause.text, sorted(cause.addresses)]
@@ -375,12 +365,9 @@ class LogForwarder(logging.Handler):
 @contextmanager
 def forwarding_logs(report: Callable[[dict[str, Any]], None]) -> Iterator[None]:
     """Within the context, send warnings of our modules with ``report``."""
-    log_forwarder = LogForwarder(report)
-    loggers = [logging.getLogger(name) for name in _LOGGERS]
-    for logger in loggers:
-        logger.addHandler(log_forwarder)
-    try:
+    forwarder = LogForwarder(report)
+    with contextlib.ExitStack() as stack:
+        for logger in map(logging.getLogger, _LOGGERS):
+            logger.addHandler(forwarder)
+            stack.callback(logger.removeHandler, forwarder)
         yield
-    finally:
-        for logger in loggers:
-            logger.removeHandler(log_forwarder)

@@ -61,13 +61,9 @@ class SliceSilent(LinkClosed):
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """Where to listen, and the address that slices get.
-
-    Args:
-        host: An address or a name of this machine; a wildcard such as 0.0.0.0 for all.
-        port: 0 for a free one.
-        advertised: Host, or host:port, that executors can reach; empty for the listener's.
-    """
+    """Where to listen, and the address that slices get. ``host``: an address or a name of this machine, or a wildcard
+    such as 0.0.0.0. ``port``: 0 for a free one. ``advertised``: host, or host:port, that executors can reach; empty for
+    the listener's."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -105,11 +101,9 @@ class LinkSettings:
 
 @dataclass(slots=True)
 class Ticket:
-    """The permission for one slice of one epoch to open one link.
-
-    ``linked`` gets the link and its hello, or :class:`SliceRefused`. ``misused`` gets a message for operators if the
-    token is used a second time, by another attempt of the same Spark task.
-    """
+    """The permission for one slice of one epoch to open one link. ``linked`` gets the link and its hello, or
+    :class:`SliceRefused`. ``misused`` gets a message for operators if the token is used a second time, by another
+    attempt of the same Spark task."""
 
     token: str = field(repr=False)
     slice: str
@@ -120,10 +114,8 @@ class Ticket:
 
 
 class ServedLink:
-    """The worker's side of an open link, for the main loop; the lease thread owns its socket.
-
-    The thread renews the slice's lease and receives its messages even while the main loop is busy.
-    """
+    """The worker's side of an open link, for the main loop; the lease thread owns its socket. The thread renews the
+    slice's lease and receives its messages even while the main loop is busy."""
 
     def __init__(self, link: Link, leases: LeaseLoop) -> None:
         self.peer = link.peer
@@ -137,17 +129,21 @@ class ServedLink:
         self._scope = Scope(f"link of {self.peer}")
 
     def listen(self) -> None:
-        self._leases.call(self._begin_to_listen)
+        self._leases.call(lambda: self._scope.spawn(self._listen(), f"link of {self.peer}"))
 
     def renew(self, lease_s: float, holds: Callable[[], bool]) -> None:
         """Renew the slice's lease from now on, while the main loop runs and ``holds`` (called in the lease thread) says
         that this worker owns the task. If the slice sends nothing for ``lease_s``, :meth:`receive` raises
         :class:`SliceSilent`."""
-        self._leases.call(self._begin_to_renew, lease_s, holds)
+
+        def begin() -> None:
+            self._renewing = self._scope.spawn(self._renew(lease_s, holds), f"lease of {self.peer}")
+
+        self._leases.call(begin)
 
     def let_lapse(self) -> None:
         """Stop renewing the slice's lease."""
-        self._leases.call(self._stop_renewing)
+        self._leases.call(lambda: self._renewing and self._renewing.cancel())
 
     def send(self, message: Message) -> None:
         self._leases.call(self._link.send, message)
@@ -166,23 +162,13 @@ class ServedLink:
 
     def hang_up(self) -> None:
         """Close once all messages are sent, without waiting for that."""
-        self._leases.call(self._hang_up)
+        self._leases.call(self._close, self._link.end)
 
     def abort(self) -> None:
         """Close at once; messages that are not sent yet are lost."""
-        self._leases.call(self._abort)
+        self._leases.call(self._close, self._link.abort)
 
     # -- in the lease thread ---------------------------------------------------------------------------
-
-    def _begin_to_listen(self) -> None:
-        self._scope.spawn(self._listen(), f"link of {self.peer}")
-
-    def _begin_to_renew(self, lease_s: float, holds: Callable[[], bool]) -> None:
-        self._renewing = self._scope.spawn(self._renew(lease_s, holds), f"lease of {self.peer}")
-
-    def _stop_renewing(self) -> None:
-        if self._renewing is not None:
-            self._renewing.cancel()
 
     async def _renew(self, lease_s: float, holds: Callable[[], bool]) -> None:
         every_s = min(_RENEW_S, lease_s / _RENEWALS)
@@ -208,23 +194,14 @@ class ServedLink:
         self._said.append(said)
         self._leases.post(self._arrived.set)
 
-    def _hang_up(self) -> None:
+    def _close(self, close: Callable[[], None]) -> None:
         self._scope.cancel()
-        self._link.end()
-
-    def _abort(self) -> None:
-        self._scope.cancel()
-        self._link.abort()
+        close()
 
 
 class LinkServer:
-    """Accepts links with a valid token and passes each to its ticket.
-
-    Args:
-        settings: Where to listen.
-        leases: The thread that owns the sockets.
-        code: The code that slices must run, as :func:`connectors.control_link.code_version.running_code` names it.
-    """
+    """Accepts links with a valid token and passes each to its ticket. ``leases`` is the thread that owns the sockets,
+    ``code`` what slices must run, as :func:`connectors.control_link.code_version.running_code` names it."""
 
     def __init__(self, settings: LinkSettings, leases: LeaseLoop, code: str = "") -> None:
         self._settings = settings
@@ -308,8 +285,7 @@ class LinkServer:
         self._leases.post(self._said_hello, ServedLink(link, self._leases), hello)
 
     def _said_hello(self, link: ServedLink, hello: Message) -> None:
-        ticket = self._ticket(str(hello.get("token", "")))
-        stale = self._staleness(hello)
+        ticket, stale = self._ticket(str(hello.get("token", ""))), self._staleness(hello)
         refusal = self._refusal(hello, ticket, stale)
         if not refusal and ticket is not None:
             ticket.attempt = str(hello.get("attempt"))
@@ -322,11 +298,8 @@ class LinkServer:
 
     def _ticket(self, token: str) -> Ticket | None:
         """Find a token's ticket in constant time, so that the time taken reveals nothing about other tokens."""
-        found = None
-        for known, ticket in self._tickets.items():
-            if hmac.compare_digest(known.encode(), token.encode()):
-                found = ticket
-        return found
+        same = [one for known, one in self._tickets.items() if hmac.compare_digest(known.encode(), token.encode())]
+        return same[0] if same else None
 
     def _refusal(self, hello: Message, ticket: Ticket | None, stale: str) -> str:
         """Return why this hello does not open a link, empty if it does; the waiter of the ticket gets it at once."""
@@ -378,10 +351,8 @@ def _host_port(key: str, text: str) -> tuple[str, int | None]:
 
 
 def server_tls() -> tuple[ssl.SSLContext, str]:
-    """Return a context to listen with, and the PEM of its new certificate, which is public. No file keeps the key.
-
-    TLS 1.3 only, because both ends are ours.
-    """
+    """Return a context to listen with, and the PEM of its new certificate, which is public. No file keeps the key. TLS
+    1.3 only, because both ends are ours."""
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = (
         x509.CertificateBuilder()

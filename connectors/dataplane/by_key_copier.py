@@ -49,9 +49,6 @@ _TURN_S: Final = 0.01
 #: Smaller than in the plain copy, because an answer must arrive before the request times out on a slow link (0.1 MB/s).
 _FETCH_BYTES: Final = 2 * 1024 * 1024
 
-#: The records sent instead of one record.
-Answers = list[MirroredRecord]
-
 
 class Stop(Exception):
     """A partition stops before ``offset``."""
@@ -63,14 +60,9 @@ class Stop(Exception):
 
 
 class ByKey:
-    """A copy by key of the partitions of one slice.
-
-    Args:
-        clusters: Source and target.
-        on_round: Called after each round.
-        check_lease: Raises RetriableError when nothing may be sent any more.
-        fail: Ends the slice.
-    """
+    """A copy by key of the partitions of one slice, between the source and target of ``clusters``. ``on_round`` is
+    called after each round; ``check_lease`` raises RetriableError when nothing may be sent any more; ``fail`` ends the
+    slice."""
 
     def __init__(
         self,
@@ -106,9 +98,8 @@ class ByKey:
             "client_rack": settings.rack or None,
         }
         with reading(self.source, "any topic"):
-            self.consumer = await self._opened.enter_async_context(
-                reader(self.source, read_committed=settings.read_committed, **arguments)
-            )
+            opening = reader(self.source, read_committed=settings.read_committed, **arguments)
+            self.consumer = await self._opened.enter_async_context(opening)
         await self.sender.start()
 
     def start(self, plans: Sequence[PartitionPlan]) -> list[KeyedPartition]:
@@ -128,13 +119,12 @@ class ByKey:
         await self.sender.stop()
         await self._opened.aclose()
 
-    async def answers(self, records: Sequence[Any]) -> list[Answers | NoTarget]:
+    async def answers(self, records: Sequence[Any]) -> list[list[MirroredRecord] | NoTarget]:
         """Return what is sent instead of each record. A handler may block, so it runs in its own thread."""
-        handler = self._handler
-        if handler is None:
+        if (handler := self._handler) is None:
             return [[_mirrored(record, None)] for record in records]
-        in_thread = asyncio.get_running_loop().run_in_executor
-        return await in_thread(self._thread, lambda: [_answer(handler, record) for record in records])
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, lambda: [_answer(handler, record) for record in records])
 
 
 class KeyedPartition:
@@ -143,6 +133,7 @@ class KeyedPartition:
     def __init__(self, plan: PartitionPlan, copy: ByKey) -> None:
         self.plan = plan
         self._copy = copy
+        self._source = Library(*plan.source)
         self._skips_refused = copy.settings.skip_refused
         self._is_ending = False
         self._in_round = False
@@ -171,7 +162,7 @@ class KeyedPartition:
 
     async def run(self) -> None:
         """Copy until :meth:`discard_unsent` or a stop. Raises RetriableError when the slice must end."""
-        consumer, source = self._copy.consumer, Library(*self.plan.source)
+        consumer, source = self._copy.consumer, self._source
         while not self._is_ending and self._progress.state == RUNNING:
             try:
                 with reading(self._copy.source, source.topic):
@@ -193,7 +184,7 @@ class KeyedPartition:
     def report(self) -> PartitionProgress | None:
         """Return what happened since the last report; None if nothing did."""
         progress = self._progress
-        progress.high_watermark = self._copy.consumer.highwater(Library(*self.plan.source)) or -1
+        progress.high_watermark = self._copy.consumer.highwater(self._source) or -1
         if progress == self._reported:
             return None
         self._progress = replace(progress, records=0, bytes=0, skips=[])
@@ -205,32 +196,27 @@ class KeyedPartition:
         began_s = time.monotonic()
         try:
             shares, stop = await self._shared_out(records)
-            outcomes = await asyncio.gather(
-                *(self._deliver(target, share) for target, share in shares.items()), return_exceptions=True
-            )
-            stops = [stop] if stop else []
+            sending = (self._deliver(target, share) for target, share in shares.items())
+            outcomes = [stop, *await asyncio.gather(*sending, return_exceptions=True)]
             for outcome in outcomes:
-                if isinstance(outcome, Stop):
-                    stops.append(outcome)
-                elif isinstance(outcome, BaseException):
+                if isinstance(outcome, BaseException) and not isinstance(outcome, Stop):
                     raise outcome
+            stops = [outcome for outcome in outcomes if isinstance(outcome, Stop)]
             first = min(stops, key=lambda one: one.offset, default=None)
             progress = self._progress
             progress.next_source_offset = first.offset if first else following
-            for record in records:
-                if record.offset < progress.next_source_offset:
-                    progress.records += 1
-                    progress.bytes += len(record.key or b"") + len(record.value or b"")
-                    progress.timestamp_ms = max(progress.timestamp_ms, record.timestamp or NO_TIMESTAMP)
+            copied = [record for record in records if record.offset < progress.next_source_offset]
+            progress.records += len(copied)
+            progress.bytes += sum(len(record.key or b"") + len(record.value or b"") for record in copied)
+            progress.timestamp_ms = max([progress.timestamp_ms, *(one.timestamp or NO_TIMESTAMP for one in copied)])
             if first:
                 self._stop(QUARANTINED, str(first), first.error)
         finally:
             self._in_round = False
             self._copy.on_round()
-        if time.monotonic() - began_s > _ROUND_S:
-            self._round_records = max(self._round_records // 2, _LEAST_ROUND_RECORDS)
-        else:
-            self._round_records = min(self._round_records * 2, _ROUND_RECORDS)
+        is_long = time.monotonic() - began_s > _ROUND_S
+        wanted = self._round_records // 2 if is_long else self._round_records * 2
+        self._round_records = min(max(wanted, _LEAST_ROUND_RECORDS), _ROUND_RECORDS)
 
     async def _shared_out(self, records: Sequence[Any]) -> tuple[dict[TopicPartition, list[Record]], Stop | None]:
         """Return the records for each target partition; every record made from one is known before any is sent."""
@@ -286,7 +272,7 @@ def _mirrored(record: Any, partition: int | None) -> MirroredRecord:
     )
 
 
-def _answer(handler: MessageHandler, record: Any) -> Answers | NoTarget:
+def _answer(handler: MessageHandler, record: Any) -> list[MirroredRecord] | NoTarget:
     try:
         return answers(handler, _mirrored(record, record.partition))
     except NoTarget as error:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import aiokafka.errors
@@ -40,9 +40,7 @@ class HandlerUnusable(PermanentError):
 
 def make_object(what: str, reference: str, args: str | None) -> Any:
     """Create an instance of ``package.module:Class``, with ``args`` if they are given; ``what`` begins the message.
-
-    Raises HandlerUnusable, which names a user's error by type: its text may hold secrets.
-    """
+    Raises HandlerUnusable, which names a user's error by type: its text may hold secrets."""
     try:
         found = pkgutil.resolve_name(reference)
     except (ImportError, AttributeError, ValueError) as error:
@@ -71,10 +69,9 @@ class HandlerPlan:
 
     def make(self) -> MessageHandler:
         """Create the handler. Raises HandlerUnusable."""
-        made = make_object("message handler", self.reference, self.args)
-        if not callable(getattr(made, "handle", None)):
+        handler: MessageHandler = make_object("message handler", self.reference, self.args)
+        if not callable(getattr(handler, "handle", None)):
             raise HandlerUnusable(f"message handler {self.reference} has no method handle(record)")
-        handler: MessageHandler = made
         return handler
 
 
@@ -123,13 +120,12 @@ def _is_within(value: object, least: int, most: int) -> bool:
 
 def _are_headers(headers: object) -> bool:
     return isinstance(headers, list | tuple) and all(
-        isinstance(one, tuple | list) and len(one) == 2 and _is_text(one[0]) and isinstance(one[1], bytes | None)
+        isinstance(one, tuple | list)
+        and len(one) == 2
+        and (isinstance(one[0], str) and is_text(one[0]))
+        and isinstance(one[1], bytes | None)
         for one in headers
     )
-
-
-def _is_text(name: object) -> bool:
-    return isinstance(name, str) and is_text(name)
 
 
 log = logging.getLogger(__name__)
@@ -160,15 +156,15 @@ _PRODUCER_SPENT: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
 class Destinations:
     """The partitions of target topics, in the number that each topic had when it was first looked up."""
 
-    def __init__(self, target: Cluster, flow: str) -> None:
-        self._target = target
-        self._flow = flow
-        self._counts: dict[str, int] = {}
-        #: Missing topics that a record has waited for; later records do not wait again.
-        self._waited_for: set[str] = set()
+    target: Cluster
+    flow: str
+    _counts: dict[str, int] = field(default_factory=dict)
+    #: Missing topics that a record has waited for; later records do not wait again.
+    _waited_for: set[str] = field(default_factory=set)
 
     async def of(self, record: MirroredRecord, turn: int) -> TopicPartition:
         """Return the partition that a record goes to: the one it names, else its key's (Java's ``BuiltInPartitioner``),
@@ -187,7 +183,7 @@ class Destinations:
         wait_s = 0 if topic in self._waited_for else _APPEAR_S
         while True:
             try:
-                found = (await known_topics(self._target, {topic}, wait_s)).get(topic)
+                found = (await known_topics(self.target, {topic}, wait_s)).get(topic)
             except RetriableError as error:
                 trouble = str(error)
             else:
@@ -202,7 +198,7 @@ class Destinations:
                     self._counts[topic] = len(found.partitions)
                     return self._counts[topic]
                 trouble = error_codes.code_name(found.error_code)
-            log.warning("%s: target topic %s: %s; retrying in %g s", self._flow, topic, trouble, _RETRY_S)
+            log.warning("%s: target topic %s: %s; retrying in %g s", self.flow, topic, trouble, _RETRY_S)
             await asyncio.sleep(_RETRY_S)
 
 
@@ -211,14 +207,13 @@ class Refused(PermanentError):
 
     def __init__(self, code: int, target: TopicPartition, records: Sequence[Record]) -> None:
         first, last = records[0].offset, records[-1].offset
-        what = (
-            f"the record of source offset {first}" if first == last else f"records of source offsets {first} to {last}"
-        )
-        super().__init__(error_codes.explained(code, target, what))
+        one, several = f"the record of source offset {first}", f"records of source offsets {first} to {last}"
+        super().__init__(error_codes.explained(code, target, one if first == last else several))
         self.code = code
         self.is_of_records = code in error_codes.OF_RECORDS
 
 
+@dataclass(eq=False, repr=False)
 class Sender:
     """An idempotent producer. Batches for one partition are sent in the order of the calls if each call is awaited.
 
@@ -227,33 +222,29 @@ class Sender:
     send what its successor has sent.
     """
 
-    def __init__(
-        self, connection: ConnectionSettings, compression: Compression, check_lease: Callable[[], None]
-    ) -> None:
-        self._connection = connection
-        self._compression = compression
-        self._check_lease = check_lease
-        #: The last producer is in use, the others wait for answers.
-        self._producers: list[AIOKafkaProducer] = []
-        self._replacing = asyncio.Lock()
-        self._scope = Scope("target of a copy by key")
-        self._batch_bytes: dict[str, int] = {}
-        self._in_flight_bytes = 0
-        self._room = asyncio.Event()
+    connection: ConnectionSettings
+    compression: Compression
+    check_lease: Callable[[], None]
+    #: The last producer is in use, the others wait for answers.
+    _producers: list[AIOKafkaProducer] = field(default_factory=list)
+    _replacing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _scope: Scope = field(default_factory=lambda: Scope("target of a copy by key"))
+    _batch_bytes: dict[str, int] = field(default_factory=dict)
+    _in_flight_bytes: int = 0
+    _room: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def start(self) -> None:
         """Connect. Raises RetriableError."""
-        producer = make_producer(self._connection, float("inf"), self._check_lease, enable_idempotence=True)
+        producer = make_producer(self.connection, float("inf"), self.check_lease, enable_idempotence=True)
         try:
             await producer.start()
-        except aiokafka.errors.KafkaError as error:
+        except BaseException as error:
             await producer.stop()
+            if not isinstance(error, aiokafka.errors.KafkaError):
+                raise
             refused = isinstance(error, aiokafka.errors.ClusterAuthorizationFailedError)
             grant = "; grant IDEMPOTENT_WRITE on the target cluster" if refused else ""
             raise RetriableError(f"target: cannot start a producer: {error}{grant}") from error
-        except BaseException:
-            await producer.stop()
-            raise
         self._producers.append(producer)
 
     async def stop(self) -> None:
@@ -303,7 +294,7 @@ class Sender:
             self._room.clear()
             await self._room.wait()
         self._in_flight_bytes += size_bytes
-        codec, level = self._compression
+        codec, level = self.compression
 
         def build(producer_id: int, epoch: int, sequence: int) -> bytes:
             return bytes(wire_records.build(records, codec, producer_id, epoch, sequence, level))

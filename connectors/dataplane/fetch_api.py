@@ -39,10 +39,8 @@ class SessionRequest(Generic[K]):
 
 class FetchSession(Generic[K]):
     """One session with one broker, and what is wanted of it. Call ``want`` and ``leave`` at any time; call ``request``,
-    send it, then call ``answered`` or ``lost``; never two at once.
-
-    The cost of a request depends on what changed since the last one, not on how many partitions are wanted.
-    """
+    send it, then call ``answered`` or ``lost``; never two at once. The cost of a request depends on what changed since
+    the last one, not on how many partitions are wanted."""
 
     def __init__(self) -> None:
         self._id = 0

@@ -166,7 +166,7 @@ class FetchLoop:
 
     def _stir(self, copier: PartitionCopier) -> None:
         self._stirred_s.pop(copier, None)
-        self._stirred_s[copier] = self._reader.now_s()
+        self._stirred_s[copier] = self._reader.clock()
 
     @property
     def is_fetching(self) -> bool:
@@ -174,7 +174,7 @@ class FetchLoop:
 
     def quiet(self) -> list[PartitionCopier]:
         """Return the copiers that have reached the end of their logs and had no records for a while."""
-        until_s = self._reader.now_s() - _QUIET_AFTER_S
+        until_s = self._reader.clock() - _QUIET_AFTER_S
         still = takewhile(lambda copier: self._stirred_s[copier] <= until_s, self._stirred_s)
         found = (one for one in still if one.fetch_offset >= one.high_watermark >= 0 and one not in self._full)
         return [*islice(found, _MOST_MOVED)]
@@ -201,8 +201,8 @@ class FetchLoop:
         self._is_ending = True
         if self._fetching is None or not self._fetching.is_receiving:
             return False
-        until_s = self._reader.now_s() + _FINISH_S
-        while self._takes_an_answer() and self._reader.now_s() < until_s:  # noqa: ASYNC110
+        until_s = self._reader.clock() + _FINISH_S
+        while self._takes_an_answer() and self._reader.clock() < until_s:  # noqa: ASYNC110
             await asyncio.sleep(_FINISH_LOOK_S)
         return True
 
@@ -253,9 +253,7 @@ class FetchLoop:
 
     def _ask_for(self, copier: PartitionCopier) -> None:
         """Put the partition's position into the next request; leave it out if it holds enough, drop it if it stopped.
-
-        Called for partitions that may have changed only, because a request's cost must not grow with all partitions.
-        """
+        Called for partitions that may have changed only, because a request's cost must not grow with all partitions."""
         key = self._placed.get(copier)
         if key is None:
             return
@@ -326,7 +324,7 @@ class FetchLoop:
         )
         # Taken now, because a copier that replaces another during the fetch did not ask for the answer.
         named = self._named(version)
-        self._pace.begin(self._reader.now_s())
+        self._pace.begin(self._reader.clock())
         self.is_waiting = limits.max_wait_ms > 0
         try:
             answer = await fetch_api.fetch(connection, version, body, limits.max_wait_ms)
@@ -335,7 +333,7 @@ class FetchLoop:
         connection.mute(answer.throttle_time_ms)
         fetched_bytes = sum(len(row.records) for row in answer.partitions)
         if fetched_bytes:
-            self._pace.moved(fetched_bytes, self._reader.now_s(), is_idle=True)
+            self._pace.moved(fetched_bytes, self._reader.clock(), is_idle=True)
             self._wait_s = min(self._wait_s, connection.waited_s)
             self._answers += 1
         self._busy_wait_ms = _BUSY_WAIT_MS if fetched_bytes else self._busy_wait_ms * 2
@@ -363,7 +361,7 @@ class FetchLoop:
     ) -> None:
         """Give each copier its part of the answer; a copier that was dropped meanwhile gets nothing more."""
         fed: set[PartitionCopier] = set()
-        ends_s = self._reader.now_s() + _TURN_S
+        ends_s = self._reader.clock() + _TURN_S
         for row in rows:
             copier = named.get((row.topic, row.partition))
             if copier is None or copier not in self._placed:
@@ -376,12 +374,12 @@ class FetchLoop:
             if self._take(copier, row):
                 fed.add(copier)
                 for _ in self._feed(copier, row):
-                    if self._reader.now_s() < ends_s:
+                    if self._reader.clock() < ends_s:
                         continue
                     self._reader.took(fed)
                     fed = {copier}
                     await self._give_way()
-                    ends_s = self._reader.now_s() + _TURN_S
+                    ends_s = self._reader.clock() + _TURN_S
             self._ask_for(copier)
         self._reader.took(fed)
 
@@ -415,7 +413,7 @@ class FetchLoop:
             self._stir(copier)
             if self._number == QUIET:
                 self._awake[copier] = None
-        self._reader.goes_on(copier)
+        self._reader.refusals.pop(copier, None)
         return bool(row.records)
 
     def _feed(self, copier: PartitionCopier, row: fetch_produce.FetchedPartition) -> Iterator[None]:

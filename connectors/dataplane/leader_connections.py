@@ -32,10 +32,8 @@ class Leaders:
 
     @classmethod
     async def connected(cls, cluster: Cluster, topics: Collection[str]) -> Self:
-        """Look up the leaders of ``topics`` and connect to each.
-
-        An unreachable leader fails at its first request. Raises :class:`ClusterUnreachable`.
-        """
+        """Look up the leaders of ``topics`` and connect to each. An unreachable leader fails at its first request.
+        Raises :class:`ClusterUnreachable`."""
         metadata = await cluster.metadata(topics)
         nodes = {row.leader for topic in metadata.topics.values() for row in topic.partitions.values()} - {-1}
         async with Scope("leaders") as scope:
@@ -74,9 +72,7 @@ _WEIGHT: Final = 0.2
 
 class Pace:
     """The rate of a connection, and how many bytes to have in flight: ``limit_bytes``, from ``least`` to ``most``.
-
-    Times are seconds of a steady clock.
-    """
+    Times are seconds of a steady clock."""
 
     def __init__(self, least: int, most: int) -> None:
         self._least = min(least, most)
@@ -137,10 +133,7 @@ class Turns:
 
     def answered(self, sent_s: float, now_s: float, under_way: int, size: int) -> None:
         """Take the answer to ``size`` bytes sent at ``sent_s``; ``under_way`` counts requests in flight, its own
-        included.
-
-        A small request among large ones is ignored, because a slow link needs less time for it.
-        """
+        included. A small request among large ones is ignored, because a slow link needs less time for it."""
         self._usual_bytes += _WEIGHT * (size - self._usual_bytes)
         if size < self._usual_bytes / 2:
             return

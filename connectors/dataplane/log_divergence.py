@@ -58,18 +58,13 @@ def recreated_topic(
 ) -> Verdict:
     """Explain a recreated topic; ``known_end`` is the offset behind the last one seen in the old source."""
     kind = GapKind.SOURCE_RECREATED if side == "source" else GapKind.TARGET_RECREATED
-    lost = f"; its offsets {next_source_offset} to {known_end - 1} are lost"
+    first = next_source_offset if side == "source" else UNKNOWN
     missing = side == "source" and known_end > next_source_offset >= 0
+    lost = f"; its offsets {next_source_offset} to {known_end - 1} are lost" if missing else ""
     return _verdict(
-        f"{side} topic {topic} was recreated (topic id {current}, previously {before})"
-        f"{lost if missing else ''}; {_remedy(source)} (or on.topic.recreated set)",
-        Gap(
-            kind,
-            next_source_offset if side == "source" else UNKNOWN,
-            known_end - 1 if missing else UNKNOWN,
-            old_id=before,
-            new_id=current,
-        ),
+        f"{side} topic {topic} was recreated (topic id {current}, previously {before}){lost}; {_remedy(source)} "
+        "(or on.topic.recreated set)",
+        Gap(kind, first, known_end - 1 if missing else UNKNOWN, old_id=before, new_id=current),
     )
 
 
@@ -199,12 +194,11 @@ async def explain_topic(
     cluster: Cluster, side: str, plan: PartitionPlan, next_source_offset: int, known_end: int = UNKNOWN
 ) -> Verdict | None:
     """Explain a deleted or recreated topic of ``side``, source or target; None if it is neither."""
-    if side == "source":
-        name, topic_id = plan.source.topic, plan.source_topic_id
-    else:
-        name, topic_id = plan.target.topic, plan.target_topic_id
-    topic = (await known_topics(cluster, {name})).get(name)
-    return of_topic(side, topic, (name, topic_id), plan.source, next_source_offset, known_end)
+    expected = plan.source.topic, plan.source_topic_id
+    if side == "target":
+        expected = plan.target.topic, plan.target_topic_id
+    topic = (await known_topics(cluster, {expected[0]})).get(expected[0])
+    return of_topic(side, topic, expected, plan.source, next_source_offset, known_end)
 
 
 async def known_topics(

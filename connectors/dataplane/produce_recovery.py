@@ -53,31 +53,24 @@ class _Scan:
     found: dict[int, int] = field(default_factory=dict)
 
 
+@dataclass(eq=False, repr=False)
 class Recoveries:
-    """The running recoveries. ``place`` lets a settled partition write to its leader; ``fail`` ends the slice.
+    """The running recoveries. ``place`` lets a settled partition write to its leader; ``fail`` ends the slice. ``room``
+    is called when one ends, because a partition that stopped in it holds no more memory."""
 
-    ``room`` is called when one ends, because a partition that stopped in it holds no more memory.
-    """
+    cluster: Cluster
+    flow: str
+    place: Callable[[PartitionCopier, int], Awaitable[None]]
+    room: Callable[[], None]
+    fail: Callable[[BaseException], None]
+    #: Since the last acknowledgement.
+    attempts: dict[PartitionCopier, int] = field(default_factory=dict)
+    _recovering: dict[PartitionCopier, asyncio.Task[None]] = field(default_factory=dict)
+    _lost: dict[PartitionCopier, TargetTruncated] = field(default_factory=dict)
+    _scans: dict[PartitionCopier, _Scan] = field(default_factory=dict)
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        flow: str,
-        *,
-        place: Callable[[PartitionCopier, int], Awaitable[None]],
-        room: Callable[[], None],
-        fail: Callable[[BaseException], None],
-    ) -> None:
-        self._cluster = cluster
-        self._flow = flow
-        self._place = place
-        self._room = room
-        self._fail = fail
-        self._scope = Scope(f"recoveries of {flow}")
-        self._recovering: dict[PartitionCopier, asyncio.Task[None]] = {}
-        self._attempts: dict[PartitionCopier, int] = {}  # since the last acknowledgement
-        self._lost: dict[PartitionCopier, TargetTruncated] = {}
-        self._scans: dict[PartitionCopier, _Scan] = {}
+    def __post_init__(self) -> None:
+        self._scope = Scope(f"recoveries of {self.flow}")
 
     def __contains__(self, copier: PartitionCopier) -> bool:
         return copier in self._recovering
@@ -93,10 +86,6 @@ class Recoveries:
         self._recovering[copier] = task
         task.add_done_callback(partial(self._recovered, copier))
 
-    def went_well(self, copier: PartitionCopier) -> None:
-        """Reset the backoff after an acknowledged batch."""
-        self._attempts.pop(copier, None)
-
     async def stop(self) -> None:
         await self._scope.close()
 
@@ -105,14 +94,14 @@ class Recoveries:
         if task.cancelled():
             return
         if (error := task.exception()) is not None:
-            self._fail(error)
+            self.fail(error)
         elif copier.faulted and not copier.stopped:
             # Because another batch was refused before this task had ended.
             self.begin(copier)
-        self._room()
+        self.room()
 
     async def _recover_until_settled(self, copier: PartitionCopier) -> None:
-        attempts = self._attempts[copier] = self._attempts.get(copier, 0) + 1
+        attempts = self.attempts[copier] = self.attempts.get(copier, 0) + 1
         if attempts > 1:
             # A leader that keeps refusing is not asked as fast as it answers.
             await asyncio.sleep(_backoff_s(attempts - 1, _most_s(copier)))
@@ -120,7 +109,7 @@ class Recoveries:
         while not copier.stopped:
             try:
                 if (truncated := self._lost.get(copier)) is not None:
-                    copier.stop(*await log_divergence.explain_target(self._cluster, copier, truncated))
+                    copier.stop(*await log_divergence.explain_target(self.cluster, copier, truncated))
                     return
                 if copier.unanswered == 0:
                     await self._settle(copier)
@@ -137,14 +126,14 @@ class Recoveries:
                 )
                 return
             except RetriableError as error:
-                log.warning("%s: target %s: %s; retrying", self._flow, copier.plan.target, error)
+                log.warning("%s: target %s: %s; retrying", self.flow, copier.plan.target, error)
             await asyncio.sleep(delay_s)
             delay_s = min(delay_s * 2, _most_s(copier))
 
     async def _settle(self, copier: PartitionCopier) -> None:
         """Run one round: find the leader and what it has of ours; then place the partition again, or stop it."""
         plan, name = copier.plan, copier.plan.target.topic
-        topic = (await log_divergence.known_topics(self._cluster, {name}, log_divergence.DELETED_AFTER_S)).get(name)
+        topic = (await log_divergence.known_topics(self.cluster, {name}, log_divergence.DELETED_AFTER_S)).get(name)
         expected = (name, plan.target_topic_id)
         if verdict := log_divergence.of_topic("target", topic, expected, plan.source, copier.next_source_offset):
             copier.stop(*verdict)
@@ -156,60 +145,51 @@ class Recoveries:
         found: dict[int, int] = {}
         if copier.has_unacknowledged:
             found = await self._find_appended(copier, (known.leader, known.leader_epoch))
-        if copier.is_refused_for_size:
-            await self._learn_size(copier)
+        # Which may have been lowered; without the right to read it, batches are halved to fit.
+        if copier.is_refused_for_size and (most := await max_message_bytes(self.cluster, name)) is not None:
+            copier.max_message_bytes = most
         copier.settle(found)
         self._split_or_skip(copier)
         if not copier.stopped:
-            await self._place(copier, known.leader)
+            await self.place(copier, known.leader)
 
     def _split_or_skip(self, copier: PartitionCopier) -> None:
         """Replace permanently refused batches. A batch that cannot be decoded stops its partition."""
         if not copier.has_refused:
             return
         # No backoff, because each refusal leaves less to refuse.
-        self._attempts.pop(copier, None)
+        self.attempts.pop(copier, None)
         try:
             copier.split_or_skip()
         except (CopiesUnderWay, MemoryError):
             raise
         except Exception as error:
             where = f"a refused batch after source offset {copier.next_source_offset - 1} of {copier.plan.source}"
-            log.error("%s: %s cannot be decoded", self._flow, where, exc_info=error)
+            log.error("%s: %s cannot be decoded", self.flow, where, exc_info=error)
             copier.quarantine(f"{where} cannot be decoded: {type(error).__name__}: {error}", "source-unreadable")
-
-    async def _learn_size(self, copier: PartitionCopier) -> None:
-        """Read ``max.message.bytes``, which may have been lowered; without the right to, batches are halved to fit."""
-        size = await max_message_bytes(self._cluster, copier.plan.target.topic)
-        if size is not None:
-            copier.max_message_bytes = size
 
     async def _find_appended(self, copier: PartitionCopier, leader: tuple[int, int]) -> dict[int, int]:
         target = copier.plan.target
-        states = await describe_producers(self._cluster, [target])
+        states = await describe_producers(self.cluster, [target])
         epoch, last = states.get(target, {}).get(copier.producer.producer_id, (-1, -1))
         if epoch > copier.producer.epoch:
             raise Fenced(f"target {target}: its leader knows epoch {epoch} of our producer id: a successor took over")
         unknown = copier.appended_unknown(last if epoch == copier.producer.epoch and last >= 0 else None)
         if not unknown:
             return {}
-        return await self._scan(
-            copier, leader, {outgoing.base_sequence: outgoing.last_sequence for outgoing in unknown}
-        )
+        return await self._scan(copier, leader, {one.base_sequence: one.last_sequence for one in unknown})
 
     async def _scan(self, copier: PartitionCopier, leader: tuple[int, int], missing: dict[int, int]) -> dict[int, int]:
-        """Return the base offsets of our batches with these base (and last) sequences, from the target's headers.
-
-        A retry continues where the last one ended, because others may write more than one try can read.
-        """
+        """Return the base offsets of our batches with these base (and last) sequences, from the target's headers. A
+        retry continues where the last one ended, because others may write more than one try can read."""
         plan = copier.plan
         scan = self._scans.get(copier)
         if scan is None or scan.leader != leader:
             scan = self._scans[copier] = _Scan(leader, copier.target_end)
-        connection = await self._cluster.connection(leader[0], "recover")
+        connection = await self.cluster.connection(leader[0], "recover")
         topic = fetch_api.TopicOnWire(plan.target.topic, plan.target_topic_id)
         limits = fetch_api.FetchLimits(0, 1, _SCAN_BYTES, _SCAN_BYTES, fetch_api.READ_UNCOMMITTED)
-        found = scan.found
+        ours, found = (copier.producer.producer_id, copier.producer.epoch), scan.found
         deadline = time.monotonic() + _SCAN_S
         while missing.keys() - found.keys():
             before = scan.position
@@ -219,7 +199,7 @@ class Recoveries:
             if row.error_code == error_codes.OFFSET_OUT_OF_RANGE:
                 # The log starts later, so none of ours is before; or it ends before, and the next round asks again.
                 del self._scans[copier]
-                start = await list_offset(self._cluster, plan.target, EARLIEST)
+                start = await list_offset(self.cluster, plan.target, EARLIEST)
                 if start <= scan.position:
                     raise RetriableError(f"its log {unread(plan.target.topic, row.error_code)}")
                 self._scans[copier] = scan
@@ -229,13 +209,9 @@ class Recoveries:
                 raise RetriableError(f"its log {unread(plan.target.topic, row.error_code)}")
             for start, size, magic in wire.extents(row.records):
                 header = wire.read_header(row.records[start : start + size])
-                if magic == 2 and (header.producer_id, header.producer_epoch) == (
-                    copier.producer.producer_id,
-                    copier.producer.epoch,
-                ):
+                if magic == 2 and (header.producer_id, header.producer_epoch) == ours:
                     if missing.get(header.base_sequence, header.last_sequence) != header.last_sequence:
-                        message = f"{plan.target} has a batch of our producer id that we did not send"
-                        raise AnotherWrites(message)
+                        raise AnotherWrites(f"{plan.target} has a batch of our producer id that we did not send")
                     found[header.base_sequence] = header.base_offset
                 scan.position = max(scan.position, header.last_offset + 1)
             if missing.keys() - found.keys() and (scan.position == before or time.monotonic() > deadline):

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Final
 
@@ -47,46 +48,39 @@ _MAX_VERSION: Final = 13
 _EXPLICIT_AT_MOST: Final = 11
 
 Sent = Sequence[tuple[PartitionCopier, Outgoing]]
-#: One batch for a partition: (plan of the pair, its bytes).
-Addressed = tuple[PartitionPlan, memoryview]
+#: One batch: (the target's partition, its bytes).
+Addressed = tuple[int, memoryview]
 
 
+@dataclass(eq=False, repr=False)
 class TargetWriter:
-    """The owner of the connections to the target's leaders; it hands partitions to recovery.
+    """The owner of the connections to the target's leaders; it hands partitions to recovery. ``may_write`` checks the
+    lease; ``room`` is called after acknowledgements; ``fail`` ends the slice. With ``transactions``, batches belong to
+    the open transaction."""
 
-    ``may_write`` checks the lease; ``room`` is called after acknowledgements; ``fail`` ends the slice. With
-    ``transactions``, batches belong to the open transaction.
-    """
+    cluster: Cluster
+    settings: SliceSettings
+    _: KW_ONLY
+    may_write: Callable[[], bool]
+    room: Callable[[], None]
+    fail: Callable[[BaseException], None]
+    transactions: TransactionTerms | None = None
+    _placed: dict[PartitionCopier, _LeaderPump] = field(default_factory=dict)
+    _pumps: dict[tuple[int, bool], _LeaderPump] = field(default_factory=dict)
+    _watch: asyncio.Task[None] | None = None
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        settings: SliceSettings,
-        *,
-        may_write: Callable[[], bool],
-        room: Callable[[], None],
-        fail: Callable[[BaseException], None],
-        transactions: TransactionTerms | None = None,
-    ) -> None:
-        self._cluster = cluster
-        self._settings = settings
-        self._transactions = transactions
-        self._may_write = may_write
-        self._room = room
-        self._fail = fail
-        self._placed: dict[PartitionCopier, _LeaderPump] = {}
-        self._pumps: dict[tuple[int, bool], _LeaderPump] = {}
-        self._recoveries = Recoveries(cluster, settings.flow, place=self._place, room=room, fail=fail)
-        self._scope = Scope(f"target of {settings.flow}")
-        self._watch: asyncio.Task[None] | None = None
+    def __post_init__(self) -> None:
+        flow = self.settings.flow
+        self._recoveries = Recoveries(self.cluster, flow, place=self._place, room=self.room, fail=self.fail)
+        self._scope = Scope(f"target of {flow}")
 
     def start(self, copiers: Iterable[PartitionCopier], leaders: Leaders) -> None:
         """Write to leaders that are known and connected; find the others first."""
         if self._watch is None:
-            self._watch = self._scope.spawn(self._watch_forever(), f"watch {self._settings.flow}", self._fail)
+            self._watch = self._scope.spawn(self._watch_forever(), f"watch {self.settings.flow}", self.fail)
         for copier in copiers:
             leader = leaders.of(copier.plan.target, copier.plan.target_topic_id)
-            connection = self._cluster.opened(leader.node, "copy") if leader is not None else None
+            connection = self.cluster.opened(leader.node, "copy") if leader is not None else None
             if leader is None or connection is None:
                 self._recover(copier)
             else:
@@ -129,7 +123,7 @@ class TargetWriter:
             if row is None or row.error_code:
                 self._refused(copier, outgoing, row, error)
                 continue
-            self._recoveries.went_well(copier)
+            self._recoveries.attempts.pop(copier, None)
             try:
                 copier.acknowledged(outgoing, row.base_offset)
             except TargetTruncated as truncated:
@@ -137,11 +131,7 @@ class TargetWriter:
                 continue
             if pump.is_probing:
                 self._recover(copier)  # because its leader has replicas again, and the shared connection takes it
-        self._room()
-
-    def broken(self, error: Exception) -> None:
-        """End the slice: a request or its answer could not be handled, so the fate of its batches is unknown."""
-        self._fail(error)
+        self.room()
 
     def _refused(
         self, copier: PartitionCopier, outgoing: Outgoing, row: fetch_produce.ProducedPartition | None, error: str
@@ -149,17 +139,17 @@ class TargetWriter:
         target = copier.plan.target
         if row is None:
             copier.failed(outgoing, None)
-            log.debug("%s: target %s: no answer to a batch: %s", self._settings.flow, target, error)
+            log.debug("%s: target %s: no answer to a batch: %s", self.settings.flow, target, error)
         elif row.error_code in error_codes.OF_RECORDS:
             at_fault = tuple(index for index, _ in row.record_errors)
             copier.refused(outgoing, Refusal(row.error_code, at_fault, row.text))
         else:
             copier.failed(outgoing, row.error_code)
             if row.error_code in error_codes.FENCED:
-                self._fail(Fenced(f"target {target}: {error_codes.code_name(row.error_code)}: a successor took over"))
+                self.fail(Fenced(f"target {target}: {error_codes.code_name(row.error_code)}: a successor took over"))
                 return
-            if self._transactions and row.error_code in error_codes.TRANSACTION_OVER:
-                self._fail(TransactionLost(f"target {target}: {error_codes.code_name(row.error_code)}"))
+            if self.transactions and row.error_code in error_codes.TRANSACTION_OVER:
+                self.fail(TransactionLost(f"target {target}: {error_codes.code_name(row.error_code)}"))
                 return
             if not _is_tried_again(outgoing, row.error_code):
                 copier.quarantine(
@@ -169,8 +159,8 @@ class TargetWriter:
                 return
             if copier not in self._recoveries:
                 name = error_codes.code_name(row.error_code)
-                cause = because(f"{self._settings.target_alias}: {name}")
-                log.warning("%s: target %s: %s; retrying", self._settings.flow, target, name, extra=cause)
+                cause = because(f"{self.settings.target_alias}: {name}")
+                log.warning("%s: target %s: %s; retrying", self.settings.flow, target, name, extra=cause)
         self._recover(copier)
 
     def _recover(self, copier: PartitionCopier, truncated: TargetTruncated | None = None) -> None:
@@ -182,12 +172,12 @@ class TargetWriter:
         """Let a settled partition send again."""
         self._placed[copier] = await self._pump(leader, is_probing=copier.lacks_replicas)
         self.offer((copier,))
-        self._room()
+        self.room()
 
     async def _pump(self, node: int, *, is_probing: bool) -> _LeaderPump:
         """Connect to a leader; ``is_probing``: separately, for partitions whose leader lacks replicas, because a broker
         answers a connection's requests in order, each when all its partitions are replicated or have timed out."""
-        connection = await self._cluster.connection(node, "probe" if is_probing else "copy")
+        connection = await self.cluster.connection(node, "probe" if is_probing else "copy")
         return self._pump_of(node, connection, is_probing=is_probing)
 
     def _pump_of(self, node: int, connection: Connection, *, is_probing: bool = False) -> _LeaderPump:
@@ -196,9 +186,7 @@ class TargetWriter:
         if pump is None or pump.connection is not connection:
             if pump is not None:
                 self._leave(pump)
-            pump = self._pumps[key] = _LeaderPump(
-                self, connection, self._settings, node, self._may_write, self._transactions, is_probing=is_probing
-            )
+            pump = self._pumps[key] = _LeaderPump(self, connection, node, is_probing=is_probing)
         return pump
 
     def _leave(self, lost: _LeaderPump) -> None:
@@ -218,43 +206,37 @@ class TargetWriter:
                 if pump.overdue():
                     ms, address = pump.connection.request_timeout_ms, pump.connection.address
                     error = RequestTimedOut(f"no answer within {ms} ms", (address,))
-                    log.warning("%s: target node %d: %s; reconnecting", self._settings.flow, pump.node, error)
+                    log.warning("%s: target node %d: %s; reconnecting", self.settings.flow, pump.node, error)
                     await pump.connection.close()
                 pump.pump()
                 if pump.closed:
                     self._leave(pump)
 
 
+@dataclass(eq=False, repr=False)
 class _LeaderPump:
     """Pipelined requests to one broker over one connection, each with at most one batch of a partition."""
 
-    def __init__(
-        self,
-        writer: TargetWriter,
-        connection: Connection,
-        settings: SliceSettings,
-        node: int,
-        may_write: Callable[[], bool],
-        transactions: TransactionTerms | None,
-        *,
-        is_probing: bool,
-    ) -> None:
-        self.node = node
-        self.is_probing = is_probing
-        self._may_write = may_write
-        self.connection = connection
-        self.ready: dict[PartitionCopier, None] = {}
-        self._writer = writer
-        self._settings = settings
-        self._transactions = transactions
-        self._version = produce_version(connection, transactions)
-        self._in_flight_bytes = self._in_flight_requests = 0
+    writer: TargetWriter
+    connection: Connection
+    node: int
+    _: KW_ONLY
+    is_probing: bool
+    ready: dict[PartitionCopier, None] = field(default_factory=dict)
+    _in_flight_bytes: int = 0
+    _in_flight_requests: int = 0
+    _gives_way: bool = False
+    #: Whether the last request left batches for another one.
+    _has_backlog: bool = False
+    _keys: dict[PartitionCopier, bytes] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        settings = self.writer.settings
+        self._may_write = self.writer.may_write
+        self._transactions = self.writer.transactions
+        self._version = produce_version(self.connection, self._transactions)
         self._pace = Pace(_FIRST_IN_FLIGHT_BYTES, settings.in_flight_bytes)
         self._turns = Turns(settings.in_flight_requests)
-        self._gives_way = False
-        #: Whether the last request left batches for another one.
-        self._has_backlog = False
-        self._keys: dict[PartitionCopier, bytes] = {}
 
     @property
     def closed(self) -> bool:
@@ -306,7 +288,7 @@ class _LeaderPump:
         try:
             self.pump()
         except Exception as error:  # because the event loop would only log it
-            self._writer.broken(error)
+            self.writer.fail(error)
 
     def _gather(self, ends_s: float) -> list[tuple[PartitionCopier, Outgoing]]:
         """Take the next batches, at most one for each target partition, because of two in a request a broker keeps only
@@ -335,7 +317,7 @@ class _LeaderPump:
         topics: dict[bytes, list[Addressed]] = {}
         size = 0
         for copier, outgoing in sent:
-            topics.setdefault(self.topic_key(copier), []).append((copier.plan, outgoing.batch))
+            topics.setdefault(self.topic_key(copier), []).append((copier.plan.target.partition, outgoing.batch))
             size += len(outgoing.batch)
         # Half, so that a broker that waits for replicas answers before its connection counts as stalled.
         timeout_ms = self.connection.request_timeout_ms // 2
@@ -351,8 +333,8 @@ class _LeaderPump:
     def _answered(self, sent: Sent, size: int, sent_s: float, future: asyncio.Future[memoryview]) -> None:
         try:
             self._take_answer(sent, size, sent_s, future)
-        except Exception as error:
-            self._writer.broken(error)
+        except Exception as error:  # the fate of the batches is unknown
+            self.writer.fail(error)
 
     def _take_answer(self, sent: Sent, size: int, sent_s: float, future: asyncio.Future[memoryview]) -> None:
         self._in_flight_requests -= 1
@@ -370,8 +352,8 @@ class _LeaderPump:
         if answer is not None and answer.throttle_time_ms:
             self.connection.mute(answer.throttle_time_ms)
             asyncio.get_running_loop().call_later(answer.throttle_time_ms / 1000, self._go_on)
-        self._writer.settled(sent, self, answer, error)
-        self._writer.offer(copier for copier, _ in sent if copier.has_unsent)
+        self.writer.settled(sent, self, answer, error)
+        self.writer.offer(copier for copier, _ in sent if copier.has_unsent)
         self.pump()
 
 
@@ -399,17 +381,12 @@ def topic_key(plan: PartitionPlan, version: int) -> bytes:
 def encode_produce(
     timeout_ms: int, topics: Mapping[bytes, Sequence[Addressed]], transactions: TransactionTerms | None = None
 ) -> list[bytes | memoryview]:
-    """Encode the body of an acks=all ProduceRequest as buffers; ``topics`` by :func:`topic_key`.
-
-    No partition may appear twice: the broker would keep the last batch only and acknowledge both.
-    """
+    """Encode the body of an acks=all ProduceRequest as buffers; ``topics`` by :func:`topic_key`. No partition may
+    appear twice: the broker would keep the last batch only and acknowledge both."""
     for batches in topics.values():
-        if len({plan.target.partition for plan, _ in batches}) != len(batches):
+        if len({partition for partition, _ in batches}) != len(batches):
             raise AssertionError("a partition has two batches in one Produce request")
-    return fetch_produce.encode_produce(
-        timeout_ms,
-        [(key, [(plan.target.partition, batch) for plan, batch in batches]) for key, batches in topics.items()],
-        fetch_produce.compact_string(transactions.transactional_id)
-        if transactions
-        else fetch_produce.NO_TRANSACTIONAL_ID,
-    )
+    name = fetch_produce.NO_TRANSACTIONAL_ID
+    if transactions:
+        name = fetch_produce.compact_string(transactions.transactional_id)
+    return fetch_produce.encode_produce(timeout_ms, list(topics.items()), name)

@@ -39,16 +39,13 @@ _LOST: Final = "the target has lost records behind the stored position"
 
 @dataclass(frozen=True, slots=True)
 class Resumed(Wired):
-    """How one partition continues.
+    """How one partition continues. ``plan``: where, without its proof; unchanged with a ``refusal`` or ``later``.
 
-    Args:
-        plan: Where to copy from, without its proof; unchanged with a ``refusal`` or ``later``.
-        runs: Source and target offsets of the records that arrived, if that is certain.
-        arrived: Number of records that the target holds behind the stored position; with a ``fallback`` the most.
-        fallback: Why the copy continues at the stored position, so that up to ``may_double`` records appear twice.
-        may_double: Number of records that may appear twice.
-        refusal: Why the partition stops, as a sentence; with ``gap`` if the target was truncated.
-        later: Why this cannot be decided now, so that a later take-over must.
+    ``runs``: source and target offsets of the records that arrived, if that is certain. ``arrived``: the number of
+    records that the target holds behind the stored position; with a ``fallback`` the most. ``fallback``: why the copy
+    continues at the stored position, so that up to ``may_double`` records appear twice. ``refusal``: why the partition
+    stops, as a sentence; with ``gap`` if the target was truncated. ``later``: why this cannot be decided now, so that a
+    later take-over must.
     """
 
     plan: PartitionPlan
@@ -72,9 +69,7 @@ class Fingerprint:
         self._with_times = hash((self._with_times, content, record.timestamp_ms))
 
     def equals(self, other: Fingerprint, *, ignore_timestamps: bool) -> bool:
-        if ignore_timestamps:
-            return self._without == other._without
-        return self._with_times == other._with_times
+        return self._without == other._without if ignore_timestamps else self._with_times == other._with_times
 
 
 class TargetScan:
@@ -274,11 +269,9 @@ class UnreadableLog(Exception):
 
 @dataclass(slots=True)
 class _Done:
-    """How far both logs are read, kept between tries.
-
-    The scan begins again with each new leader of the target, because it may have lost what the last one showed.
-    ``read`` is the number of offsets read in both logs, some more than once.
-    """
+    """How far both logs are read, kept between tries. The scan begins again with each new leader of the target, because
+    it may have lost what the last one showed. ``read`` is the number of offsets read in both logs, some more than
+    once."""
 
     scan: TargetScan | None = None
     leader: tuple[int | None, int] | None = None
@@ -287,34 +280,31 @@ class _Done:
     read: int = 0
 
 
+@dataclass(frozen=True, slots=True)
 class Resumer:
     """Finds where partitions continue after an unclean end; ``stage`` transforms the source's records."""
 
-    def __init__(
-        self, source: Cluster, target: Cluster, settings: SliceSettings, stage: TransformStage | None = None
-    ) -> None:
-        self._source = source
-        self._target = target
-        self._settings = settings
-        self._stage = stage
+    source: Cluster
+    target: Cluster
+    settings: SliceSettings
+    stage: TransformStage | None = None
 
     async def resume(self, plan: PartitionPlan) -> Resumed:
         """Return how a partition continues; retry while a log cannot be read, until 30 s pass without progress. A
         damaged log is refused as in the copy."""
-        damaged, said, clock = 0, "", asyncio.get_running_loop().time
+        damaged, said, clock, done = 0, "", asyncio.get_running_loop().time, _Done()
         until_s: float | None = None
-        done = _Done()
         while True:
             before = done.read
             try:
                 return await self._resume(plan, done)
             except CorruptBatch as error:
                 damaged = 1 if done.read > before else damaged + 1
-                log.error("%s: source %s: %s (try %d)", self._settings.flow, plan.source, error, damaged)
+                log.error("%s: source %s: %s (try %d)", self.settings.flow, plan.source, error, damaged)
                 if damaged >= CORRUPT_TRIES:
                     return Resumed(plan, refusal=f"source {plan.source}: {error}; repair or skip it by hand")
             except UnreadableLog as error:
-                log.error("%s: a log cannot be read: %s", self._settings.flow, error, exc_info=error)
+                log.error("%s: a log cannot be read: %s", self.settings.flow, error, exc_info=error)
                 return Resumed(plan, refusal=str(error))
             except RetriableError as error:
                 if until_s is None or done.read > before:
@@ -323,13 +313,13 @@ class Resumer:
                     return Resumed(plan, later=str(error))
                 if str(error) != said:
                     said = str(error)
-                    log.warning("%s: %s cannot be resumed now: %s; retrying", self._settings.flow, plan.source, error)
+                    log.warning("%s: %s cannot be resumed now: %s; retrying", self.settings.flow, plan.source, error)
             await asyncio.sleep(_RETRY_S)
 
     async def _resume(self, plan: PartitionPlan, done: _Done) -> Resumed:
         source, epoch = plan.source, plan.last_source_epoch
-        self._source.leader_epochs.saw(source.topic, plan.source_topic_id, source.partition, epoch)
-        for side, cluster in (("source", self._source), ("target", self._target)):
+        self.source.leader_epochs.saw(source.topic, plan.source_topic_id, source.partition, epoch)
+        for side, cluster in (("source", self.source), ("target", self.target)):
             if gone := await log_divergence.explain_topic(cluster, side, plan, plan.next_source_offset):
                 return Resumed(plan, refusal=gone.reason, gap=gone.gap)
         scan = await self._scan_target(plan, done)
@@ -343,9 +333,6 @@ class Resumer:
             return fallback(plan, scan, scan.doubt)
         if not scan.arrived:
             return exact(plan, scan, None)
-        return await self._count_off(plan, scan, done)
-
-    async def _count_off(self, plan: PartitionPlan, scan: TargetScan, done: _Done) -> Resumed:
         source_scan = done.source_scan = done.source_scan or SourceScan(
             plan.next_source_offset, scan.arrived, plan.last_source_epoch
         )
@@ -358,10 +345,10 @@ class Resumer:
 
     async def _scan_target(self, plan: PartitionPlan, done: _Done) -> TargetScan:
         assert plan.proof is not None, "only a plan with a proof is resumed"
-        metadata = await self._target.metadata({plan.target.topic})
+        metadata = await self.target.metadata({plan.target.topic})
         leader = metadata.leader(*plan.target), metadata.leader_epoch(*plan.target)
         if done.scan is None or (leader[0] is not None and leader != done.leader):
-            log_start = await list_offset(self._target, plan.target, EARLIEST)
+            log_start = await list_offset(self.target, plan.target, EARLIEST)
             scan = TargetScan(plan.proof, plan.target_end, log_start)
             done.scan, done.leader, done.is_scanned, done.source_scan = scan, leader, False, None
         scan = done.scan
@@ -372,9 +359,9 @@ class Resumer:
             scan.position = scan.take(row.records, scan.position)
             return scan.is_over
 
-        await self._read(self._target, plan.target, plan, metadata, scan, take, done)
+        await self._read(self.target, plan.target, plan, metadata, scan, take, done)
         if not plan.proof.is_fenced:
-            scan.end_at(await list_offset(self._target, plan.target, LATEST))
+            scan.end_at(await list_offset(self.target, plan.target, LATEST))
         elif not scan.is_over:
             # Because a leader that does not have the marker yet may also lack records that arrived before it.
             raise RetriableError(f"{plan.target} does not show the marker of its fence yet")
@@ -384,20 +371,20 @@ class Resumer:
     async def _scan_source(self, plan: PartitionPlan, source_scan: SourceScan, done: _Done) -> None:
         async def take(row: fetch_produce.FetchedPartition) -> bool:
             for part in opened(
-                row.records, source_scan.position, row.aborted if self._settings.read_committed else None
+                row.records, source_scan.position, row.aborted if self.settings.read_committed else None
             ):
                 source_scan.take(await self._given(plan, part.records), part.following, part.leader_epoch)
                 if source_scan.is_over:
                     return True
             return False
 
-        metadata = await self._source.metadata({plan.source.topic})
-        await self._read(self._source, plan.source, plan, metadata, source_scan, take, done)
+        metadata = await self.source.metadata({plan.source.topic})
+        await self._read(self.source, plan.source, plan, metadata, source_scan, take, done)
 
     async def _given(self, plan: PartitionPlan, found: Sequence[Record]) -> Sequence[Record]:
-        if self._stage is None:
+        if self.stage is None:
             return found
-        return [one for one in await outcome_of(self._stage, plan, found) if isinstance(one, Record)]
+        return [one for one in await outcome_of(self.stage, plan, found) if isinstance(one, Record)]
 
     async def _read(
         self,
@@ -409,15 +396,13 @@ class Resumer:
         take: Callable[[fetch_produce.FetchedPartition], Awaitable[bool]],
         done: _Done,
     ) -> None:
-        """Fetch from the reader's position until ``take`` returns True, or to the end of the log.
-
-        A leader that was just elected may show less than the last one did, and does not return its end until it shows
-        all of that (KIP-207). So the end is requested, and reading continues if it is higher.
-        """
-        of_source = cluster is self._source
+        """Fetch from the reader's position until ``take`` returns True, or to the end of the log. A leader that was
+        just elected may show less than the last one did, and does not return its end until it shows all of that
+        (KIP-207). So the end is requested, and reading continues if it is higher."""
+        of_source = cluster is self.source
         side = "source" if of_source else "target"
         topic = fetch_api.TopicOnWire(partition.topic, plan.source_topic_id if of_source else plan.target_topic_id)
-        limits = _COMMITTED if of_source and self._settings.read_committed else _UNCOMMITTED
+        limits = _COMMITTED if of_source and self.settings.read_committed else _UNCOMMITTED
         leader = metadata.leader(*partition)
         if leader is None:
             raise RetriableError(f"{partition} has no leader now")

@@ -1,7 +1,7 @@
 """Run one slice in a Spark task, from its hello on the control link to its end.
 
-``mapInArrow`` ships ``copy_slices`` by name, so executors need this package. Its arguments are only where the worker
-listens, its certificate, a token, names and numbers.
+Spark ships :func:`run` by name, so executors need this package. Its arguments are only where the worker listens, its
+certificate, a token, names and numbers.
 """
 
 from __future__ import annotations
@@ -13,29 +13,17 @@ import os
 import socket
 import time
 import traceback
-from collections.abc import Collection, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
-
-import pyarrow as pa
 
 from connect.core.errors import HeliographError, RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Scope, is_set_within
 from connect.kafka.security.connection_settings import ConnectionSettings
+from connectors.control_link import protocol
 from connectors.control_link.code_version import running_code, running_from
-from connectors.control_link.protocol import (
-    Link,
-    LinkAddress,
-    LinkClosed,
-    LinkUnreachable,
-    Message,
-    PartitionPlan,
-    SliceSettings,
-    TransactionTerms,
-    forwarding_logs,
-    pieces,
-)
+from connectors.control_link.protocol import Message, PartitionPlan, SliceSettings, TransactionTerms
 from connectors.dataplane.batches.copier import PartitionCopier, Transform
 from connectors.dataplane.batches.send_queue import SendQueue
 from connectors.dataplane.batches.transaction import SliceTransaction
@@ -45,14 +33,12 @@ from connectors.dataplane.producer import TargetWriter
 from connectors.dataplane.resume import Resumed, Resumer
 from connectors.dataplane.smt_stage import ChainStage, TransformStage
 from connectors.dataplane.source_reader import SourceReader
-from connectors.dataplane.sql_stage import RecordStage, first_half, second_half
+from connectors.dataplane.sql_stage import RecordStage
 from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
 from connectors.transforms.smt_chain import Chain, ChainPlan
 
 log = logging.getLogger(__name__)
 
-#: Spark gets no rows: positions and counts go over the link.
-SCHEMA_DDL: Final = "nothing int"
 #: A drain ends uncleanly if no answer comes for this time plus twice the expected time of what is in flight.
 _DRAIN_STILL_S: Final = 5.0
 _DRAIN_LOOK_S: Final = 0.5
@@ -62,43 +48,9 @@ _LONGEST_PAUSE_S: Final = 3.0
 _LAST_SEND_S: Final = 1.0
 
 
-def copy_slices(payload: Message, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run the slice of this task; yield no rows.
-
-    ``payload``: host, port and certificate of the worker's listener, token, slice (its flow and task), epoch.
-    """
-    for batch in batches:
-        for _ in range(batch.num_rows):
-            run_slice(payload)
-    yield _no_rows()
-
-
-def transform_slices(payload: Message, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run the slice of this task with ``transform.sql``; yield the records for it.
-
-    ``payload`` is that of :func:`copy_slices`, with the number of rows that Spark puts into a batch.
-    """
-    for batch in batches:
-        for _ in range(batch.num_rows):
-            yield from first_half(payload["arrow_rows"], lambda stage: _run(payload, stage))
-
-
-def collect_slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run the other half of :func:`transform_slices`; yield no rows."""
-    second_half(batches)
-    yield _no_rows()
-
-
-def run_slice(payload: Message) -> None:
-    asyncio.run(_run(payload, None))
-
-
-def _no_rows() -> pa.RecordBatch:
-    # Not a constant of the module, because the first array of a process loads pandas if it is installed.
-    return pa.RecordBatch.from_pylist([], schema=pa.schema([("nothing", pa.int32())]))
-
-
-async def _run(payload: Message, stage: RecordStage | None) -> None:
+async def run(payload: Message, stage: RecordStage | None) -> None:
+    """Run the slice of this task. Spark gets no rows of it: positions and counts go over the link. ``payload``: host,
+    port and certificate of the worker's listener, token, slice (its flow and task), epoch."""
     hello = {
         **{name: payload[name] for name in ("token", "slice", "epoch")},
         "attempt": _attempt(),
@@ -108,13 +60,15 @@ async def _run(payload: Message, stage: RecordStage | None) -> None:
         "pid": os.getpid(),
     }
     try:
-        link = await Link.connect(LinkAddress(payload["host"], payload["port"], payload["certificate"]), hello)
-    except LinkUnreachable as error:
+        link = await protocol.Link.connect(
+            protocol.LinkAddress(payload["host"], payload["port"], payload["certificate"]), hello
+        )
+    except protocol.LinkUnreachable as error:
         # A worker that still runs learns this from a job that ended without a slice.
         log.warning("%s", error)
         return
     slice_ = Slice(link, stage)
-    with forwarding_logs(link.send):
+    with protocol.forwarding_logs(link.send):
         try:
             await slice_.run()
         finally:
@@ -153,7 +107,7 @@ class OutOfMemory(RetriableError):
 class Slice:
     """One slice of a flow: several partitions in one event loop, controlled over its link."""
 
-    def __init__(self, link: Link, stage: RecordStage | None = None) -> None:
+    def __init__(self, link: protocol.Link, stage: RecordStage | None = None) -> None:
         #: The stage that transforms records, if any.
         self._stage: TransformStage | None = stage
         self._link = link
@@ -186,10 +140,10 @@ class Slice:
         self._scope.spawn(self._report_forever(), "progress", self._end)
         try:
             await self._ended
-        except LinkClosed:
+        except protocol.LinkClosed:
             return
         except HeliographError as error:
-            self._link.send(_failed(error))
+            self._link.send({"type": "failed", "error": str(error), "fault": type(error).__name__})
         finally:
             await self._scope.close()
 
@@ -238,7 +192,7 @@ class Slice:
             assert self._reader, "«hold» before «go»"
             self._reader.hold(is_held=message["is_held"])
         elif kind == "stop":
-            self._scope.spawn(self._finish(), "drain", self._end)
+            self._scope.spawn(self._drain(), "drain", self._end)
         elif kind == "begin":
             assert self._transaction, "«begin» without transactions"
             self._transaction.begin(ProducerIdAndEpoch(**message["producer"]), restarts=message["restarts"])
@@ -248,7 +202,7 @@ class Slice:
             self._transaction.enlisted(added, unwritable)
         elif kind == "refused":
             self.is_stale = message["stale"]
-            raise LinkClosed(f"the worker refused this slice: {message['reason']}")
+            raise protocol.LinkClosed(f"the worker refused this slice: {message['reason']}")
 
     def _renew(self) -> None:
         """Renew the lease. Raises LeaseOver if it has run out: what a frozen slice reads was sent long ago, by a worker
@@ -362,12 +316,8 @@ class Slice:
         if self._writer is not None:
             self._writer.offer(copiers)
 
-    async def _finish(self) -> None:
-        await self._drain()
-        self._end(None)
-
     async def _drain(self) -> None:
-        """Stop reading, wait for answers to what is in flight, and report every position."""
+        """Stop reading, wait for answers to what is in flight, report every position, and end."""
         if self._reader is not None:
             if await self._reader.finish():
                 await self._sent()
@@ -380,6 +330,7 @@ class Slice:
         elif not unclean:
             self._transaction.finish()
         self._link.send({"type": "done", "unclean": unclean})
+        self._end(None)
 
     async def _sent(self) -> None:
         """Allow a moment to send what came last, so that a slow source does not have to send it again."""
@@ -442,7 +393,7 @@ class Slice:
     def _report(self) -> int:
         """Send what changed; return the number of partitions reported."""
         count = 0
-        for piece in pieces(self._collect()):
+        for piece in protocol.pieces(self._collect()):
             count += len(piece)
             self._link.send({"type": "progress", "partitions": piece})
         return count
@@ -473,10 +424,6 @@ def _acknowledged(copier: PartitionCopier | KeyedPartition) -> int:
     """Return a number that grows with what the target has acknowledged."""
     batches = copier.acknowledged_batches if isinstance(copier, KeyedPartition) else 0
     return copier.next_source_offset + batches
-
-
-def _failed(error: HeliographError) -> Message:
-    return {"type": "failed", "error": str(error), "fault": type(error).__name__}
 
 
 def _place(error: BaseException) -> str:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from connect.core.errors import RetriableError
@@ -37,41 +38,36 @@ _REFUSED_TRIES: Final = 3
 _MOST_NAMED: Final = 3
 
 
+@dataclass(eq=False, repr=False)
 class SourceReader:
     """The owner of the fetch loops. ``taken`` is called with copiers that got records; ``fail`` ends the slice.
     ``answer_s`` is how long the target takes to answer at present."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        settings: SliceSettings,
-        taken: Callable[[Iterable[PartitionCopier]], None],
-        fail: Callable[[BaseException], None],
-        *,
-        answer_s: Callable[[], float] = lambda: 0.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._cluster = cluster
-        self._settings = settings
-        self._taken = taken
-        self._fail = fail
-        self.answer_s = answer_s
-        self.now_s = clock
-        self.partitions = 0
-        self._holding: set[PartitionCopier] = set()
-        self._is_held = False
-        self._unplaced: set[PartitionCopier] = set()
-        self._missing_since_s: dict[str, float] = {}
-        self._refusals: dict[PartitionCopier, int] = {}
-        #: How often the next batch was found damaged, by whichever loop.
-        self.damaged: dict[PartitionCopier, int] = {}
-        self._loops: dict[int, list[FetchLoop]] = {}
-        self._quiet: dict[int, FetchLoop] = {}
+    cluster: Cluster
+    settings: SliceSettings
+    taken: Callable[[Iterable[PartitionCopier]], None]
+    fail: Callable[[BaseException], None]
+    _: KW_ONLY
+    answer_s: Callable[[], float] = lambda: 0.0
+    clock: Callable[[], float] = time.monotonic
+    partitions: int = 0
+    #: How often the next batch was found damaged, by whichever loop.
+    damaged: dict[PartitionCopier, int] = field(default_factory=dict)
+    #: How often its leader has refused a position in a row.
+    refusals: dict[PartitionCopier, int] = field(default_factory=dict)
+    _holding: set[PartitionCopier] = field(default_factory=set)
+    _is_held: bool = False
+    _unplaced: set[PartitionCopier] = field(default_factory=set)
+    _missing_since_s: dict[str, float] = field(default_factory=dict)
+    _loops: dict[int, list[FetchLoop]] = field(default_factory=dict)
+    _quiet: dict[int, FetchLoop] = field(default_factory=dict)
+    _placing: asyncio.Event = field(default_factory=asyncio.Event)
+    _is_placing: bool = False
+
+    def __post_init__(self) -> None:
         #: Partitions that are read from a replica other than their leader.
-        self.nearby = Nearby(settings.rack, clock)
-        self._placing = asyncio.Event()
-        self._is_placing = False
-        self._scope = Scope(f"source of {settings.flow}")
+        self.nearby = Nearby(self.settings.rack, self.clock)
+        self._scope = Scope(f"source of {self.settings.flow}")
 
     def start(self, copiers: Collection[PartitionCopier], leaders: Leaders) -> None:
         """Read these partitions from their positions, first those with a known leader."""
@@ -79,7 +75,7 @@ class SourceReader:
         for copier in copiers:
             plan = copier.plan
             # A leader with a lower epoch than a copied record is a former leader.
-            self._cluster.leader_epochs.saw(
+            self.cluster.leader_epochs.saw(
                 plan.source.topic, plan.source_topic_id, plan.source.partition, plan.last_source_epoch
             )
             if (leader := leaders.of(plan.source, plan.source_topic_id, plan.last_source_epoch)) is None:
@@ -92,7 +88,7 @@ class SourceReader:
         self._placing.set()
         if not self._is_placing:
             self._is_placing = True
-            self._spawn(self._place_forever(), f"place {self._settings.flow}")
+            self._spawn(self._place_forever(), f"place {self.settings.flow}")
 
     async def finish(self) -> bool:
         """Stop fetching, and wait for partly received answers; return whether there were any."""
@@ -121,13 +117,13 @@ class SourceReader:
         held_bytes = sum(copier.held_bytes for copier in self._holding)
         faulted_bytes = sum(copier.held_bytes for copier in faulted)
         for keep in (1, 0):
-            if faulted_bytes >= self._settings.buffer_bytes:
+            if faulted_bytes >= self.settings.buffer_bytes:
                 for copier in faulted:
                     copier.give_back(keep)
                 held_bytes -= faulted_bytes
                 faulted_bytes = sum(copier.held_bytes for copier in faulted)
                 held_bytes += faulted_bytes
-        return max(held_bytes - faulted_bytes, faulted_bytes) < self._settings.buffer_bytes
+        return max(held_bytes - faulted_bytes, faulted_bytes) < self.settings.buffer_bytes
 
     def lose(self, copier: PartitionCopier) -> None:
         """Treat the partition's leader as unknown until metadata names one."""
@@ -145,21 +141,15 @@ class SourceReader:
         self, copier: PartitionCopier, leader_epoch: int, diverging: tuple[int, int] | None = None
     ) -> None:
         """Find out why the leader of ``leader_epoch`` refuses the position; stop the partition, or place it again.
-
-        ``diverging``: (leader epoch, its end) if the leader says that its log differs from what was read.
-        """
+        ``diverging``: (leader epoch, its end) if the leader says that its log differs from what was read."""
         self._spawn(self._explain(copier, leader_epoch, diverging), f"look into {copier.plan.source}")
-
-    def goes_on(self, copier: PartitionCopier) -> None:
-        """Note that the leader accepts the position."""
-        self._refusals.pop(copier, None)
 
     def took(self, copiers: Collection[PartitionCopier]) -> None:
         self._holding.update(copiers)
-        self._taken(copiers)
+        self.taken(copiers)
 
     def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:
-        self._scope.spawn(coroutine, name, self._fail)  # else its partitions would stop unnoticed
+        self._scope.spawn(coroutine, name, self.fail)  # else its partitions would stop unnoticed
 
     async def _place_forever(self) -> None:
         while True:
@@ -168,7 +158,7 @@ class SourceReader:
             try:
                 await self._place()
             except RetriableError as error:
-                log.warning("%s: %s; retrying", self._settings.flow, error)
+                log.warning("%s: %s; retrying", self.settings.flow, error)
             # Also when all were placed, so that a leader that refuses is not asked as fast as it answers.
             await asyncio.sleep(_RETRY_S)
             if self._unplaced:
@@ -178,7 +168,7 @@ class SourceReader:
         waiting = {copier for copier in self._unplaced if copier.is_read}
         if not waiting:
             return
-        metadata = await self._cluster.metadata({copier.plan.source.topic for copier in waiting})
+        metadata = await self.cluster.metadata({copier.plan.source.topic for copier in waiting})
         for copier in waiting:
             if not copier.is_read:
                 continue
@@ -200,35 +190,35 @@ class SourceReader:
         waiting &= self._unplaced
         if gone := sorted({copier.plan.source.topic for copier in waiting} & self._missing_since_s.keys()):
             names = named(gone, _MOST_NAMED)
-            cause = because(f"{self._settings.source_alias}: no topic {names}")
-            log.warning("%s: source topic %s does not exist; retrying", self._settings.flow, names, extra=cause)
+            cause = because(f"{self.settings.source_alias}: no topic {names}")
+            log.warning("%s: source topic %s does not exist; retrying", self.settings.flow, names, extra=cause)
         elif waiting:
             names = named(sorted(copier.plan.source for copier in waiting), _MOST_NAMED)
-            cause = because(f"{self._settings.source_alias}: no leader")  # the same cause for any partitions
-            log.warning("%s: no leader for source %s; retrying", self._settings.flow, names, extra=cause)
+            cause = because(f"{self.settings.source_alias}: no leader")  # the same cause for any partitions
+            log.warning("%s: no leader for source %s; retrying", self.settings.flow, names, extra=cause)
 
     def _is_certain(self, name: str, topic: TopicMetadata | None) -> bool:
         """Return whether a topic exists, or has been missing long enough to be considered deleted."""
         if topic is not None and topic.exists:
             self._missing_since_s.pop(name, None)
             return True
-        now_s = self.now_s()
+        now_s = self.clock()
         return now_s - self._missing_since_s.setdefault(name, now_s) > log_divergence.DELETED_AFTER_S
 
     async def _explain(self, copier: PartitionCopier, leader_epoch: int, diverging: tuple[int, int] | None) -> None:
         plan = copier.plan
         while copier.is_read:
             try:
-                found = await log_divergence.explain_source(self._cluster, copier, leader_epoch, diverging)
+                found = await log_divergence.explain_source(self.cluster, copier, leader_epoch, diverging)
             except log_divergence.LeaderChanged as error:
-                log.info("%s: %s; asking its leader", self._settings.flow, error)
+                log.info("%s: %s; asking its leader", self.settings.flow, error)
                 self.lose(copier)
                 return
             except RetriableError as error:
-                log.warning("%s: source %s refuses its position: %s", self._settings.flow, plan.source, error)
+                log.warning("%s: source %s refuses its position: %s", self.settings.flow, plan.source, error)
                 await asyncio.sleep(_RETRY_S)
                 continue
-            tries = self._refusals[copier] = self._refusals.get(copier, 0) + 1
+            tries = self.refusals[copier] = self.refusals.get(copier, 0) + 1
             if found is None and tries < _REFUSED_TRIES:
                 self.lose(copier)
                 return
@@ -244,11 +234,9 @@ class SourceReader:
         loop.hand_over_to(others)
 
     def share(self, loop: FetchLoop) -> None:
-        """Divide a broker's partitions between its loops and its loop of quiet ones. ``loop`` is about to fetch.
-
-        Only a loop that is about to fetch, or has no fetch in flight, gets partitions: until then the other one goes on
-        with them, so that none waits for a long poll to end.
-        """
+        """Divide a broker's partitions between its loops and its loop of quiet ones. ``loop`` is about to fetch. Only a
+        loop that is about to fetch, or has no fetch in flight, gets partitions: until then the other one goes on with
+        them, so that none waits for a long poll to end."""
         quiet = self._quiet_loop(loop.node)
         if quiet is None:
             return
@@ -277,6 +265,6 @@ class SourceReader:
         return min(self._loops[node], key=lambda loop: loop.placed)
 
     def _begin(self, node: int, number: int) -> FetchLoop:
-        loop = FetchLoop(self, self._cluster, self._settings, node, number)
-        self._spawn(loop.run(), f"fetch {self._settings.flow} node {node}, loop {number}")
+        loop = FetchLoop(self, self.cluster, self.settings, node, number)
+        self._spawn(loop.run(), f"fetch {self.settings.flow} node {node}, loop {number}")
         return loop

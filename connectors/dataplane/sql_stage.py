@@ -35,6 +35,7 @@ from connectors.formats.types import TopicPartition
 from connectors.transforms.smt_chain import OTHERS_KEY, TOPIC_KEY, Done, Outcome, Untransformable, routes_message
 from connectors.transforms.sql_query import KEY
 
+_TIME: Final = pa.timestamp("us", tz="UTC")
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 #: As ``connectors.spark.driver_process.STAGE_DDL``.
 SCHEMA: Final = pa.schema(
@@ -44,7 +45,7 @@ SCHEMA: Final = pa.schema(
         ("topic", pa.string()),
         ("partition", pa.int32()),
         ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestamp", _TIME),
         ("key", pa.binary()),
         ("value", pa.binary()),
         ("headers", _HEADERS),
@@ -65,7 +66,7 @@ _MOST_FOLDER: Final = 70
 
 
 def rows_of(source: TopicPartition, part: Sequence[Record], first_row: int) -> pa.RecordBatch:
-    count = len(part)
+    count, times_ms = len(part), [record.timestamp_ms for record in part]
     return pa.RecordBatch.from_arrays(
         [
             pa.array(range(first_row, first_row + count), pa.int64()),
@@ -73,7 +74,7 @@ def rows_of(source: TopicPartition, part: Sequence[Record], first_row: int) -> p
             pa.repeat(pa.scalar(source.topic, pa.string()), count),
             pa.repeat(pa.scalar(source.partition, pa.int32()), count),
             pa.array([record.offset for record in part], pa.int64()),
-            pa.array([_microseconds(record.timestamp_ms) for record in part], SCHEMA.field("timestamp").type),
+            pa.array([ms * 1000 if NO_TIMESTAMP < ms <= _MOST_MS else None for ms in times_ms], _TIME),
             pa.array([record.key for record in part], pa.binary()),
             pa.array([record.value for record in part], pa.binary()),
             _headers(part),
@@ -91,16 +92,13 @@ def _headers(part: Sequence[Record]) -> pa.Array:
     return pa.ListArray.from_arrays(begins, pa.StructArray.from_arrays([keys, values], ["key", "value"]))
 
 
-def notes_of(row: int, notes: Sequence[bytes | None]) -> pa.RecordBatch:
+def _padding(notes: Sequence[bytes | None]) -> pa.RecordBatch:
+    """Return rows without a record."""
     count = len(notes)
-    own = [pa.array([row] * count, pa.int64()), pa.array(notes, pa.binary())]
+    own = [pa.array([_PADDING] * count, pa.int64()), pa.array(notes, pa.binary())]
     return pa.RecordBatch.from_arrays(
         [*own, *(pa.nulls(count, field.type) for field in list(SCHEMA)[2:])], schema=SCHEMA
     )
-
-
-def _microseconds(timestamp_ms: int) -> int | None:
-    return timestamp_ms * 1000 if NO_TIMESTAMP < timestamp_ms <= _MOST_MS else None
 
 
 def _elsewhere(plan: PartitionPlan, topic: bytes | None) -> Untransformable | None:
@@ -191,8 +189,8 @@ class RecordStage:
     def _push(self) -> Iterator[pa.RecordBatch]:
         # A note of a buffer's size pushes the batch through the JVM; one more pushes it out of this process.
         note = str(self._folder / "s").encode().ljust(self._buffer_bytes + 1, b"\0")
-        yield notes_of(_PADDING, [note] + [None] * self._arrow_rows)
-        yield notes_of(_PADDING, [note])
+        yield _padding([note] + [None] * self._arrow_rows)
+        yield _padding([note])
 
     def abandon(self) -> None:
         self._outgoing.put(None)
@@ -204,7 +202,7 @@ class RecordStage:
         """Wait for the second half; ``broken`` is called with the error when it ends."""
         self._broken = broken
         self._server = await asyncio.start_unix_server(self._accept, str(self._folder / "s"))
-        self._outgoing.put(notes_of(_PADDING, [None]))
+        self._outgoing.put(_padding([None]))
         await self._connected.wait()
 
     async def stop(self) -> None:
@@ -261,7 +259,7 @@ class RecordStage:
 
 def first_half(arrow_rows: int, run: Callable[[RecordStage], Coroutine[Any, Any, None]]) -> Iterator[pa.RecordBatch]:
     """Run a slice in its own thread; yield its rows for Spark, and raise what it raised."""
-    _warm()
+    pa.array([0])  # before anything waits for this process, because pyarrow may load pandas for a first array
     stage = RecordStage(arrow_rows)
     raised: list[BaseException] = []
 
@@ -282,11 +280,6 @@ def first_half(arrow_rows: int, run: Callable[[RecordStage], Coroutine[Any, Any,
         thread.join(_JOIN_S)
     if raised:
         raise raised[0]
-
-
-def _warm() -> None:
-    """Make a first array before anything waits for this process, because pyarrow may load pandas for it."""
-    pa.array([0])
 
 
 def second_half(batches: Iterable[pa.RecordBatch]) -> None:

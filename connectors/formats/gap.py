@@ -47,15 +47,12 @@ STATES: Final = frozenset(kind.label for kind in GapKind)
 class Gap(Wired):
     """What one partition lost; an unknown offset is -1.
 
-    Args:
-        first: First source offset that the target lacks, or that the source lost after it was copied
-            (``SOURCE_TRUNCATED``). Nothing is known to be lost if ``last`` is lower.
-        last: The last such offset.
-        target_first: First target offset, up to ``target_last``, of the records that the source lost
-            (``SOURCE_TRUNCATED``) or that the target lost (``TARGET_TRUNCATED``).
-        go_on_at: The source offset at which the copy can continue.
-        leader_epoch: The last epoch that both logs agree on, if a log was truncated.
-        old_id: The id of the copied topic, if it was recreated or deleted; ``new_id``: of the topic there now.
+    ``first`` to ``last``: source offsets that the target lacks, or that the source lost after they were copied
+    (``SOURCE_TRUNCATED``); none are known if ``last`` is lower. ``target_first`` to ``target_last``: target offsets of
+    the records that the source lost (``SOURCE_TRUNCATED``) or that the target lost (``TARGET_TRUNCATED``).
+    ``go_on_at``: the source offset at which the copy can continue. ``leader_epoch``: the last epoch that both logs
+    agree on, if a log was truncated. ``old_id``: of the copied topic, if it was recreated or deleted; ``new_id``: of
+    the topic there now.
     """
 
     kind: GapKind
@@ -104,12 +101,13 @@ class GapPolicy:
 
     def goes_on(self, gap: Gap) -> bool:
         """Return whether a partition continues behind a gap by itself."""
-        if gap.kind is GapKind.TARGET_TRUNCATED:
-            return True
-        if gap.kind in (GapKind.SOURCE_GAP, GapKind.SOURCE_TRUNCATED):
-            return self.on_source_gap is OnSourceGap.SKIP and gap.go_on_at >= 0
-        if gap.kind in (GapKind.SOURCE_RECREATED, GapKind.TARGET_RECREATED):
-            return self.on_topic_recreated is OnTopicRecreated.RESTART
+        match gap.kind:
+            case GapKind.TARGET_TRUNCATED:
+                return True
+            case GapKind.SOURCE_GAP | GapKind.SOURCE_TRUNCATED:
+                return self.on_source_gap is OnSourceGap.SKIP and gap.go_on_at >= 0
+            case GapKind.SOURCE_RECREATED | GapKind.TARGET_RECREATED:
+                return self.on_topic_recreated is OnTopicRecreated.RESTART
         return False
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
+from operator import attrgetter
 from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -28,7 +29,12 @@ VERSION: Final = 1
 _LATER_VERSIONS: Final = range(VERSION + 1, 10)
 _LATER_KINDS: Final = range(1, 32)
 _FRONT: Final = struct.Struct(">bb")  # version, kind
-_POSITION: Final = struct.Struct(">qiiqqhi")  # S, leader epoch, target partition, T, producer id, epoch, Q
+_POSITION: Final = struct.Struct(">qiiqqhi")  # _NUMBERS
+_NUMBERS: Final = (
+    *("next_source_offset", "source_leader_epoch", "target_partition", "target_end"),
+    *("producer_id", "producer_epoch", "next_sequence"),
+)
+_numbers_of: Final = attrgetter(*_NUMBERS)
 _PROGRESS: Final = struct.Struct(">bqiqqhiqq")  # version, S, leader epoch, T, producer id, epoch, Q, last run
 _RUN: Final = struct.Struct(">qq")  # first source offset, length
 #: Header of a full record with the last run of the map, which version 1 of the value cannot hold.
@@ -134,13 +140,9 @@ _NO_RUN: Final = LastRun(-1, 0)
 
 @dataclass(frozen=True, slots=True)
 class StoredPosition:
-    """The newest position in a partition's records.
-
-    Args:
-        full: The newest full record, with which Java's offset was written.
-        last_run: None if the chunk in the map is complete.
-        claimant: The store id of the task that takes the partition over from the writer; empty if none does.
-    """
+    """The newest position in a partition's records, and the newest full one, with which Java's offset was written.
+    ``last_run``: None if the chunk in the map is complete. ``claimant``: the store id of the task that takes the
+    partition over from the writer; empty if none does."""
 
     position: Position
     full: Position
@@ -159,27 +161,16 @@ def encode_position_key(key: PositionKey, kind: KeyKind = KeyKind.POSITION) -> b
 
 def encode_position(position: Position) -> bytes:
     """Encode a full record's value; it does not repeat the key."""
+    flags = position.is_handed_over * _HANDED_OVER | position.is_atomic * _ATOMIC | position.is_last_ours * _LAST_OURS
     return (
         bytes((VERSION,))
-        + _POSITION.pack(
-            position.next_source_offset,
-            position.source_leader_epoch,
-            position.target_partition,
-            position.target_end,
-            position.producer_id,
-            position.producer_epoch,
-            position.next_sequence,
-        )
+        + _POSITION.pack(*_numbers_of(position))
         + topic_id(position.source_topic_id)
         + topic_id(position.target_topic_id)
         + text(position.target_topic)
         + text(position.transactional_id)
-        + bytes((_flags(position),))
+        + bytes((flags,))
     )
-
-
-def _flags(position: Position) -> int:
-    return position.is_handed_over * _HANDED_OVER | position.is_atomic * _ATOMIC | position.is_last_ours * _LAST_OURS
 
 
 def encode_run_header(last_run: LastRun) -> tuple[str, bytes]:
@@ -251,11 +242,9 @@ def fold_position(
 
 
 def decode_kind(key: bytes | None) -> KeyKind | None:
-    """Return the kind of a record's key; None for a kind that a later Heliograph added, which is skipped, because
-    nodes of both may share a topic during an upgrade.
-
-    Raises LaterFormat if the key has a later version, UnknownFormat if it is not Heliograph's.
-    """
+    """Return the kind of a record's key; None for a kind that a later Heliograph added, which is skipped, because nodes
+    of both may share a topic during an upgrade. Raises LaterFormat if the key has a later version, UnknownFormat if it
+    is not Heliograph's."""
     if key is None or len(key) < _FRONT.size:
         raise UnknownFormat(f"offset map record with the key {key!r}: not one of Heliograph's")
     version, kind = _FRONT.unpack_from(key)
@@ -274,7 +263,7 @@ def decode_position_key(key: bytes) -> PositionKey:
 def decode_position(key: PositionKey, value: bytes) -> Position:
     check_version(value, "position")
     reader = Reader(value, 1)
-    offset, leader_epoch, target_partition, target_end, producer_id, producer_epoch, sequence = reader.fixed(_POSITION)
+    numbers = dict(zip(_NUMBERS, reader.fixed(_POSITION), strict=True))
     source_id, target_id = reader.topic_id(), reader.topic_id()
     target_topic, transactional_id = reader.text(), reader.text()
     (flags,) = reader.fixed(_FLAGS)
@@ -283,16 +272,10 @@ def decode_position(key: PositionKey, value: bytes) -> Position:
         source_topic=key.source_topic,
         source_partition=key.source_partition,
         source_topic_id=source_id,
-        next_source_offset=offset,
-        source_leader_epoch=leader_epoch,
         target_topic=target_topic,
-        target_partition=target_partition,
         target_topic_id=target_id,
-        target_end=target_end,
         transactional_id=transactional_id,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        next_sequence=sequence,
+        **numbers,
         is_handed_over=bool(flags & _HANDED_OVER),
         is_atomic=bool(flags & _ATOMIC),
         is_last_ours=bool(flags & _LAST_OURS),

@@ -12,10 +12,8 @@ from uuid import UUID
 
 
 class Wired:
-    """A dataclass that crosses a process border as JSON: its fields by name, sequences as lists, ids as text.
-
-    A field that an older release does not send has its default, and an unknown one is ignored.
-    """
+    """A dataclass that crosses a process border as JSON: its fields by name, sequences as lists, ids as text. A field
+    that an older release does not send has its default, and an unknown one is ignored."""
 
     __slots__ = ()
 
@@ -143,12 +141,9 @@ NO_COMPRESSION: Final = Compression(0)
 
 @dataclass(frozen=True, slots=True)
 class ResumeProof(Wired):
-    """Where an unclean predecessor may have stopped, for resuming by counting.
-
-    ``producer``: under which it wrote; ``next_sequence``: of its next record at the stored position; ``is_fenced``: a
-    fence's marker ends what it wrote; ``is_last_ours``: if ``next_sequence`` is not 0, the record before the stored end
-    has the sequence before it.
-    """
+    """Where an unclean predecessor may have stopped, for resuming by counting. ``producer``: under which it wrote;
+    ``next_sequence``: of its next record at the stored position; ``is_fenced``: a fence's marker ends what it wrote;
+    ``is_last_ours``: if ``next_sequence`` is not 0, the record before the stored end has the sequence before it."""
 
     producer: ProducerIdAndEpoch
     next_sequence: int

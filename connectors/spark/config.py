@@ -94,16 +94,12 @@ class SparkKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """How Spark is started or reached.
+    """How Spark is started or reached. ``java_home``: the Java to run on, None for a Spark Connect client.
 
-    Args:
-        java_home: The Java to run on; None if none is needed, as for a Spark Connect client.
-        conf: The user's ``spark.*`` keys, which override all defaults.
-        slices: Maximum number of slices; each needs a slot.
-        slices_key: The setting or option that says how many.
-        java_options: More options for the driver's JVM.
-        close_timeout_s: How long an orderly end may take; None for the default of its kind.
-        hidden: Environment variables that hold secrets of the file and are withheld from Spark's processes.
+    ``conf``: the user's ``spark.*`` keys, which override all defaults. ``slices``: their maximum number, each needs a
+    slot; ``slices_key`` is the setting or option that says how many. ``java_options``: more, for the driver's JVM.
+    ``close_timeout_s``: how long an orderly end may take; None for the default of its kind. ``hidden``: environment
+    variables that hold secrets of the file and are withheld from Spark's processes.
     """
 
     java_home: Path | None

@@ -12,11 +12,10 @@ server is lost. Commands are JSON lines on standard input, events are JSON lines
                                                            to ship, and how long an orderly end may take
          {"type": "start", "job": id, "query": text, "payload": {...}}    one slice; its task gets the payload
          {"type": "cancel", "job": id}                     the last resort
-         {"type": "check", "check": id, "query": text}     can this be a transform.sql?
+         {"type": "check", "job": id, "query": text}       can this be a transform.sql?
     out  {"type": "ready", "spark": "4.3.0"}, {"type": "alive"}, {"type": "notice", "text"},
-         {"type": "done", "job"}, {"type": "failed", "job", "failure": {...}},
-         {"type": "checked", "check", "problem" or "failure"}, {"type": "lost", "reason"},
-         {"type": "broken", "failure": {...}}
+         {"type": "done", "job", "result": why a checked query cannot be used, else empty},
+         {"type": "failed", "job", "failure": {...}}, {"type": "lost", "reason"}, {"type": "broken", "failure": {...}}
 
 The process ends with its standard input, so a killed worker leaves no Spark behind.
 """
@@ -37,18 +36,22 @@ from functools import partial
 from typing import Any, Final, NoReturn, TextIO
 
 from connect.core.errors import ConfigError
-from connectors.spark import slice_job
+from connectors.dataplane import slice_job
 from connectors.spark.sessions import Session, SparkFailure, failure_of, session_for
-from connectors.transforms.sql_query import CHANGEABLE, COLUMNS, KEY, PLACE, RecordsQuery, parse_query
+from connectors.transforms.sql_query import CHANGEABLE, COLUMNS, PLACE, RecordsQuery, parse_query, refused
 
 #: Spark passes rows to Python in batches of this size, and passes none before it is full.
 ARROW_ROWS_KEY: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 #: The rows that a slice passes to Spark: row number, a note for the slice's second half, and the record's columns.
 _STAGE: Final = {"__row": "BIGINT", "__note": "BINARY", **COLUMNS}
 STAGE_DDL: Final = ", ".join(f"{name} {type_}" for name, type_ in _STAGE.items())
-#: Would give a query the variables of Spark's process, ``${env:NAME}``, and files as tables.
-_OFF: Final = ("spark.sql.variable.substitute", "spark.sql.runSQLOnFiles")
-_SHARED_EVALUATION: Final = "spark.sql.subexpressionElimination.enabled"
+_OFF: Final = (
+    # Would give a query the variables of Spark's process, ``${env:NAME}``, and files as tables.
+    "spark.sql.variable.substitute",
+    "spark.sql.runSQLOnFiles",
+    # Spark would evaluate a shared subexpression first, and so outside of the try function.
+    "spark.sql.subexpressionElimination.enabled",
+)
 #: Explain prints a tree: what has one child only has no line that begins with a colon.
 _NODE: Final = re.compile(r"^ *\+- (?:\*\(\d+\) )?[!']*(\w+)", re.MULTILINE)
 _BRANCH: Final = re.compile(r"^ *:(?: {2}|- )", re.MULTILINE)
@@ -82,7 +85,7 @@ def problem_of(session: Any, text: str) -> str:
     except Exception as error:
         if not type(error).__module__.startswith("pyspark"):
             raise
-        return f"{KEY} is not usable: Spark says: {first_lines(error)}"
+        return refused(f"Spark says: {first_lines(error)}").message
     return ""
 
 
@@ -94,10 +97,9 @@ def transformed(session: Any, records: Any, text: str) -> Any:
     evaluated. The frame's plan is checked: it does nothing else than to compute columns of each row. Raises
     ConfigError, or pyspark's exceptions.
     """
-    functions = _functions(session)
+    # Spark Connect has a module of its own.
+    functions = importlib.import_module(f"{type(session).__module__.rpartition('.')[0]}.functions")
     query = parse_query(text)
-    # Because Spark would evaluate a shared subexpression first, and so outside of the try function.
-    session.conf.set(_SHARED_EVALUATION, "false")
     for key in _OFF:
         session.conf.set(key, "false")
     keep = functions.expr(f"coalesce(CAST(({query.condition or 'true'}) AS BOOLEAN), false)")
@@ -139,7 +141,7 @@ def _refuse_plan(frame: Any) -> None:
     found = ["a subquery"] if _BRANCH.search(shown.getvalue()) else sorted(nodes - _NODES)
     if found or "Range" not in nodes:
         names = ", ".join(found) or "nothing"
-        raise ConfigError(f"{KEY} is not usable: it must transform each record by itself, but Spark plans {names}", KEY)
+        raise refused(f"it must transform each record by itself, but Spark plans {names}")
 
 
 def _changed(functions: Any, records: Any, query: RecordsQuery) -> dict[str, str]:
@@ -154,22 +156,13 @@ def _changed(functions: Any, records: Any, query: RecordsQuery) -> dict[str, str
 
 def _refuse_column(item: str, name: str, type_: str, changed: dict[str, str]) -> None:
     if name in PLACE:
-        raise ConfigError(f"{KEY} is not usable: {name} cannot be changed yet, but {item} changes it", KEY)
+        raise refused(f"{name} cannot be changed yet, but {item} changes it")
     if name not in CHANGEABLE:
-        raise ConfigError(
-            f"{KEY} is not usable: a record has no column {name}; write {item} AS one of {', '.join(CHANGEABLE)}", KEY
-        )
+        raise refused(f"a record has no column {name}; write {item} AS one of {', '.join(CHANGEABLE)}")
     if name in changed:
-        raise ConfigError(f"{KEY} is not usable: {name} is named twice", KEY)
+        raise refused(f"{name} is named twice")
     if type_ not in _TAKEN[name]:
-        raise ConfigError(
-            f"{KEY} is not usable: {name} has to be {' or '.join(_TAKEN[name][:2])}, but is {type_}; cast it", KEY
-        )
-
-
-def _functions(session: Any) -> Any:
-    """Return the module of column functions that fits the session: Spark Connect has a separate one."""
-    return importlib.import_module(f"{type(session).__module__.rpartition('.')[0]}.functions")
+        raise refused(f"{name} has to be {' or '.join(_TAKEN[name][:2])}, but is {type_}; cast it")
 
 
 def _returned(name: str, type_: str) -> str:
@@ -225,25 +218,27 @@ class SparkDriver:
                 self._lost(failure_of(error).text)
             self.emit({"type": "alive"})
 
-    def start(self, job: str, query: str, payload: dict[str, Any]) -> None:
-        self._session.thread(self._run, (job, query, payload), f"job {job}").start()
+    def obey(self, command: dict[str, Any]) -> None:
+        """Start, check or cancel a job in a thread, so that a server that does not answer delays no other command."""
+        match command:
+            case {"type": "start", "job": job, "query": query, "payload": payload}:
+                thread = self._session.thread(self._run, (job, query, payload), f"job {job}")
+            case {"type": "check", "job": job, "query": query}:
+                thread = self._session.thread(self._check, (job, query), f"check {job}")
+            case {"type": "cancel", "job": job}:
+                thread = threading.Thread(target=self._cancel, args=(job,), name=f"cancel job {job}", daemon=True)
+            case _:
+                return
+        thread.start()
 
-    def check(self, check: str, query: str) -> None:
-        """Check a query, and emit why it cannot be used, if so."""
-        self._session.thread(self._check, (check, query), f"check {check}").start()
-
-    def _check(self, check: str, query: str) -> None:
-
+    def _check(self, job: str, query: str) -> None:
         try:
-            self.emit(
-                {"type": "checked", "check": check, "problem": self._session.use(partial(problem_of, text=query))}
-            )
+            self.emit({"type": "done", "job": job, "result": self._session.use(partial(problem_of, text=query))})
         except Exception as error:
-            self.emit({"type": "checked", "check": check, "failure": failure_of(error).to_wire()})
+            self._failed(job, error)
 
-    def cancel(self, job: str) -> None:
-        """Cancel a job in a thread, so that a server that does not answer cannot delay the next command."""
-        threading.Thread(target=self._cancel, args=(job,), name=f"cancel job {job}", daemon=True).start()
+    def _failed(self, job: str, error: Exception) -> None:
+        self.emit({"type": "failed", "job": job, "failure": failure_of(error).to_wire()})
 
     def _cancel(self, job: str) -> None:
         # The cancel only frees Spark's slot; the slice has ended by its link long before.
@@ -263,9 +258,9 @@ class SparkDriver:
                 self._session.run(job, description, lambda session: _frame(session, query, payload))
             else:
                 self._session.copy(job, description, payload)
-            self.emit({"type": "done", "job": job})
+            self.emit({"type": "done", "job": job, "result": ""})
         except Exception as error:
-            self.emit({"type": "failed", "job": job, "failure": failure_of(error).to_wire()})
+            self._failed(job, error)
 
 
 def main() -> None:
@@ -281,13 +276,7 @@ def main() -> None:
         driver.emit({"type": "broken", "failure": _why_broken(error, first["conf"]).to_wire()})
         os._exit(1)
     for line in sys.stdin:
-        command = json.loads(line)
-        if command["type"] == "start":
-            driver.start(command["job"], command["query"], command["payload"])
-        elif command["type"] == "check":
-            driver.check(command["check"], command["query"])
-        elif command["type"] == "cancel":
-            driver.cancel(command["job"])
+        driver.obey(json.loads(line))
     if not first["close_timeout_s"]:
         os._exit(0)
     # A JVM that does not stop, and threads that wait for it, must not keep the process alive.
@@ -306,13 +295,9 @@ def _why_broken(error: Exception, conf: dict[str, str]) -> SparkFailure:
 
 def _frame(session: Any, query: str, payload: dict[str, Any]) -> Any:
     """Return a frame of two Python stages in one task, with the query between them."""
-    from connectors.dataplane import slice as dataplane_slice
-
-    payload = {**payload, "arrow_rows": int(session.conf.get(ARROW_ROWS_KEY))}
-    first = slice_job.transform_named if slice_job.FUNCTION in payload else dataplane_slice.transform_slices
-    records = session.range(1, numPartitions=1).mapInArrow(partial(first, payload), STAGE_DDL)
-    frame = transformed(session, records, query)
-    return frame.mapInArrow(dataplane_slice.collect_slices, dataplane_slice.SCHEMA_DDL)
+    first = partial(slice_job.transform, {**payload, "arrow_rows": int(session.conf.get(ARROW_ROWS_KEY))})
+    records = session.range(1, numPartitions=1).mapInArrow(first, STAGE_DDL)
+    return transformed(session, records, query).mapInArrow(slice_job.collect, slice_job.SCHEMA_DDL)
 
 
 if __name__ == "__main__":

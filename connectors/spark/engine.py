@@ -133,37 +133,30 @@ class SparkEngine:
 
     def begin(self) -> asyncio.Task[None]:
         """Start Spark in the background; the first job raises the task's error again."""
-        task = self._scope.spawn(self._ensure(), "start Spark")
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        task = self._scope.spawn(self.ready(), "start Spark")
+        task.add_done_callback(_retrieve)
         return task
 
-    async def ready(self) -> None:
-        """Start Spark if necessary, and wait until it accepts jobs. Raises EngineLost or EngineBroken."""
-        await self._ensure()
-
     async def start_job(self, payload: Mapping[str, Any], query: str) -> Job:
-        """Start one slice; ``query`` is its ``transform.sql``, empty for none.
-
-        Raises :class:`EngineLost` or :class:`EngineBroken` if Spark does not start.
-        """
-        await self._ensure()
+        """Start one slice; ``query`` is its ``transform.sql``, empty for none. Raises :class:`EngineLost` or
+        :class:`EngineBroken` if Spark does not start."""
+        await self.ready()
         if self._process is None:  # it ended before the event that it is ready was handled
             raise EngineLost("Spark's driver process ended just after its start")
+        return self._job("start", query=query, payload=dict(payload))
+
+    def _job(self, kind: str, **command: Any) -> Job:
         job = Job(str(next(self._ids)), asyncio.get_running_loop().create_future())
-        job.finished.add_done_callback(lambda done: done.cancelled() or done.exception())
+        job.finished.add_done_callback(_retrieve)
         self._jobs[job.job_id] = job
-        self._report({"type": "start", "job": job.job_id, "query": query, "payload": dict(payload)})
+        self._report({"type": kind, "job": job.job_id, **command})
         return job
 
     async def problem_of_query(self, query: str) -> str:
-        """Return what is wrong with a ``transform.sql``, in Spark's words; empty if nothing is.
-
-        Raises :class:`EngineLost` or :class:`EngineBroken` if Spark cannot be asked.
-        """
-        await self._ensure()
-        check = Job(f"check-{next(self._ids)}", asyncio.get_running_loop().create_future())
-        self._jobs[check.job_id] = check
-        self._report({"type": "check", "check": check.job_id, "query": query})
+        """Return what is wrong with a ``transform.sql``, in Spark's words; empty if nothing is. Raises
+        :class:`EngineLost` or :class:`EngineBroken` if Spark cannot be asked."""
+        await self.ready()
+        check = self._job("check", query=query)
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):
                 return await check.finished
@@ -179,10 +172,8 @@ class SparkEngine:
 
     @property
     def may_be_full(self) -> bool:
-        """Whether a job that does not run may be waiting for a slot.
-
-        True if Spark answers and, on this machine, has more jobs than slots; elsewhere only Spark knows its slots.
-        """
+        """Whether a job that does not run may be waiting for a slot. True if Spark answers and, on this machine, has
+        more jobs than slots; elsewhere only Spark knows its slots."""
         if self._process is None or time.monotonic() - self._heard_s > _SILENCE_S:
             return False
         slots = self.settings.slots() if self.settings.kind is SparkKind.LOCAL else None
@@ -238,7 +229,8 @@ class SparkEngine:
         await self._scope.close()
         self._scratch.remove()
 
-    async def _ensure(self) -> None:
+    async def ready(self) -> None:
+        """Start Spark if necessary, and wait until it accepts jobs. Raises EngineLost or EngineBroken."""
         async with self._lock:
             if self._stopping:
                 raise EngineLost("Spark was stopped")
@@ -290,18 +282,17 @@ class SparkEngine:
             os.close(printing_end)
         # Not earlier, because if no process starts, a caller would wait for it without end.
         self._ready = asyncio.get_running_loop().create_future()
-        self._ready.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._ready.add_done_callback(_retrieve)
         self._process = process
         self._heard_s = time.monotonic()
         conf = self.settings.merged()
         if "spark.driver.extraJavaOptions" in conf:
             conf["spark.driver.extraJavaOptions"] += f" -Djava.io.tmpdir={self._scratch.path}"
-        archive = "" if self._archive is None else str(self._archive)
         self._report(
             {
                 "conf": conf,
                 "properties": javaproperties.dumps(conf, timestamp=False),
-                "archive": archive,
+                "archive": "" if self._archive is None else str(self._archive),
                 "close_timeout_s": self.settings.closing_s,
             }
         )
@@ -379,16 +370,11 @@ class SparkEngine:
             return
         if event["type"] == "notice":
             log.warning("%s", event["text"])
-        name = event.get("job") or event.get("check")
-        if name is None:
-            return
-        job = self._jobs.pop(name, None)
+        job = self._jobs.pop(event.get("job", ""), None)
         if job is None or job.finished.done():
             return
         if event["type"] == "done":
-            job.finished.set_result("")
-        elif "problem" in event:
-            job.finished.set_result(event["problem"])
+            job.finished.set_result(event["result"])
         else:
             job.finished.set_exception(_job_error(SparkFailure.from_wire(event["failure"])))
 
@@ -404,6 +390,12 @@ class SparkEngine:
             if not job.finished.done():
                 job.finished.set_exception(error)
         self._jobs.clear()
+
+
+def _retrieve(done: asyncio.Future[Any]) -> None:
+    """Retrieve the error of a future that may have no waiter, because asyncio would log it."""
+    if not done.cancelled():
+        done.exception()
 
 
 def _job_error(failure: SparkFailure) -> Exception:
@@ -449,16 +441,12 @@ class Scratch:
 
 def remove_stale_folders(now_s: float | None = None) -> int:
     """Remove this user's folders that no process locks any more; return how many. ``now_s``: seconds since 1970."""
-    found = Path(tempfile.gettempdir()).glob(_PREFIX + "*")
     latest_s = (time.time() if now_s is None else now_s) - _YOUNG_S
-    removed = 0
-    for folder in found:
-        if removed == _MOST_AT_ONCE:
-            break
-        if _is_left(folder, latest_s):
-            shutil.rmtree(folder, ignore_errors=True)
-            removed += 1
-    return removed
+    found = Path(tempfile.gettempdir()).glob(_PREFIX + "*")
+    left = list(itertools.islice((folder for folder in found if _is_left(folder, latest_s)), _MOST_AT_ONCE))
+    for folder in left:
+        shutil.rmtree(folder, ignore_errors=True)
+    return len(left)
 
 
 def _is_left(folder: Path, latest_s: float) -> bool:

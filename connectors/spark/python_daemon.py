@@ -32,9 +32,7 @@ _TAKEN: Final = b"."
 
 def exec_early_daemon(path: str) -> bool:
     """Pass stdio, environment and arguments to the process that listens at ``path``; return True once it has ended.
-
-    Return False if no process takes them: then this process is the daemon itself.
-    """
+    Return False if no process takes them: then this process is the daemon itself."""
     with socket.socket(socket.AF_UNIX) as taker:
         try:
             taker.connect(path)
@@ -125,11 +123,9 @@ def load() -> None:
 
 
 def without_archives(path: list[str]) -> list[str]:
-    """Return ``path`` without pyspark's zip archives, if pyspark is also installed on it as a folder.
-
-    Because Spark puts the archives first, Python would search them for each module and compile what it imports from
-    them at each start.
-    """
+    """Return ``path`` without pyspark's zip archives, if pyspark is also installed on it as a folder. Because Spark
+    puts the archives first, Python would search them for each module and compile what it imports from them at each
+    start."""
     found = PathFinder.find_spec("pyspark", [entry for entry in path if Path(entry).is_dir()])
     if found is None or found.origin is None:
         return path

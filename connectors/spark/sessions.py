@@ -27,15 +27,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from connect.core.errors import ConfigError
+from connectors.dataplane import slice_job
 from connectors.formats.types import Wired
-from connectors.spark import slice_job
 from connectors.spark.config import INSECURE, PROTECTION, is_insecure, unprotected
 from connectors.spark.python_daemon import PLACE_VARIABLE
 
-_MISSING: Final = re.compile(r"(?:ModuleNotFoundError|ImportError): No module named '([\w.]+)'")
-#: The executor's Python is missing, or has another version than the driver's.
-_NO_PYTHON: Final = re.compile(r"Cannot run program \"([^\"]+)\"")
-_OTHER_PYTHON: Final = re.compile(r"\[PYTHON_VERSION_MISMATCH\][^\n]*")
+#: What an executor's Python lacks, by what Spark says: a module, itself, or the driver's version.
+_INCOMPATIBLE: Final = {
+    "cannot import": re.compile(r"(?:ModuleNotFoundError|ImportError): No module named '([\w.]+)'"),
+    "is not there:": re.compile(r"Cannot run program \"([^\"]+)\""),
+    "is of another version:": re.compile(r"(\[PYTHON_VERSION_MISMATCH\][^\n]*)"),
+}
 _RAISED: Final = re.compile(r"^([\w.]+(?:Error|Exception|Exit|Interrupt|Warning|Code|Defect|Closed)\b: .*|\w+Error)$")
 #: The readable part of a gRPC error.
 _DETAILS: Final = re.compile(r"^\s*details = \"(.+)\"$", re.MULTILINE)
@@ -54,14 +56,8 @@ _SETTINGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SparkFailure(Wired):
-    """Why a job or a start failed.
-
-    Args:
-        text: One line.
-        unfit: What an executor's Python lacks, to end a sentence with; empty if nothing.
-        python: Whether Python code of a slice raised it.
-        settings: Whether only a change of settings helps.
-    """
+    """Why a job or a start failed, in one line. ``unfit``: what an executor's Python lacks, to end a sentence with.
+    ``python``: whether Python code of a slice raised it. ``settings``: whether only a change of settings helps."""
 
     text: str
     unfit: str = ""
@@ -73,20 +69,16 @@ def failure_of(error: BaseException) -> SparkFailure:
     """Return the failure behind an exception of pyspark."""
     text = str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    python = _TRACE in text
-    raised = _last_raised(lines[lines.index(_TRACE) + 1 :]) if _TRACE in lines else _grpc_details(text)
+    details = _DETAILS.search(text)
+    raised = _last_raised(lines[lines.index(_TRACE) + 1 :]) if _TRACE in lines else details and details[1]
     line = raised or f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+    lacks = (f"{what} {match[1]}" for what, pattern in _INCOMPATIBLE.items() if (match := pattern.search(text)))
     return SparkFailure(
         text=line[:_MAX_CHARS],
-        unfit=_incompatibility(text),
-        python=python,
+        unfit=next(lacks, ""),
+        python=_TRACE in text,
         settings=isinstance(error, (ConfigError, ImportError)) or any(word in text for word in _SETTINGS),
     )
-
-
-def _grpc_details(text: str) -> str | None:
-    found = _DETAILS.search(text)
-    return found.group(1) if found else None
 
 
 def _last_raised(lines: Iterable[str]) -> str | None:
@@ -100,16 +92,6 @@ def _last_raised(lines: Iterable[str]) -> str | None:
     return found
 
 
-def _incompatibility(text: str) -> str:
-    if missing := _MISSING.search(text):
-        return f"cannot import {missing.group(1)}"
-    if no_python := _NO_PYTHON.search(text):
-        return f"is not there: {no_python.group(1)}"
-    if other := _OTHER_PYTHON.search(text):
-        return f"is of another version: {other.group(0)}"
-    return ""
-
-
 _LOOK_S: Final = 0.01
 _LENGTH_BYTES: Final = 4
 
@@ -119,17 +101,14 @@ class JvmEnded(Exception):
 
 
 class Jvm:
-    """A child JVM, started by Spark's own scripts, which know its class path and ``spark-env.sh``.
-
-    Args:
-        arguments: Arguments of ``spark-submit``.
-        folder: Where the JVM writes the file with its port and secret.
-    """
+    """A child JVM, started by Spark's own scripts with the ``arguments`` of ``spark-submit``: they know its class path
+    and ``spark-env.sh``. It writes the file with its port and secret into ``folder``."""
 
     def __init__(self, arguments: Sequence[str], folder: Path) -> None:
         self._reached = folder / "gateway"
         home = spark_home()
-        reported = {
+        environment = {
+            **os.environ,
             # pyspark sets this before it starts a JVM itself.
             "SPARK_CONNECT_MODE": "0",
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._reached),
@@ -138,7 +117,7 @@ class Jvm:
         }
         # It ends with its standard input.
         self._process = subprocess.Popen(
-            [home / "bin" / "spark-submit", *arguments], stdin=subprocess.PIPE, env={**os.environ, **reported}
+            [home / "bin" / "spark-submit", *arguments], stdin=subprocess.PIPE, env=environment
         )
 
     def serve_pyspark(self) -> None:
@@ -166,8 +145,7 @@ def spark_home() -> Path:
     """Return the folder of Spark, by pyspark's own rule."""
     spec = importlib.util.find_spec("pyspark")  # because importing it takes a second
     assert spec is not None and spec.origin is not None, "the project depends on it"
-    rule = runpy.run_path(str(Path(spec.origin).parent / "find_spark_home.py"))["_find_spark_home"]
-    return Path(rule())
+    return Path(runpy.run_path(str(Path(spec.origin).parent / "find_spark_home.py"))["_find_spark_home"]())
 
 
 Lost = Callable[[str], None]
@@ -186,10 +164,8 @@ class SparkStopped(Exception):
 
 
 class ClassicSession:
-    """A driver with its own JVM: Spark on this machine, or the driver of an application on a cluster.
-
-    Slices are jobs of its SparkContext. A SQL session, which takes another second, is created once a query needs it.
-    """
+    """A driver with its own JVM: Spark on this machine, or the driver of an application on a cluster. Slices are jobs
+    of its SparkContext. A SQL session, which takes another second, is created once a query needs it."""
 
     _context: Any = None
     _jvm: Jvm | None = None
@@ -197,9 +173,7 @@ class ClassicSession:
 
     def open(self, conf: Mapping[str, str], properties: str, lost: Lost) -> list[str]:
         """Start or connect; call ``lost`` when the JVM ends. Return a sentence for each key without effect.
-
-        ``properties``: the same keys as the text of a properties file.
-        """
+        ``properties``: the same keys as the text of a properties file."""
         with _folder_of(properties) as folder:
             arguments = ["--load-spark-defaults", "--properties-file", str(folder / _PROPERTIES)]
             more = shlex.split(os.environ.get(_SUBMIT_ARGS, "pyspark-shell"))
@@ -258,8 +232,7 @@ class ClassicSession:
     def copy(self, job: str, description: str, payload: dict[str, Any]) -> None:
         """Run the slice or the function that ``payload`` names, until it ends."""
         self._context.setJobGroup(job, description)
-        function = slice_job.run_named if slice_job.FUNCTION in payload else slice_job.copy_slice
-        self._context.parallelize([0], 1).mapPartitions(partial(function, payload)).collect()
+        self._context.parallelize([0], 1).mapPartitions(partial(slice_job.run, payload)).collect()
 
     def run(self, job: str, description: str, make: Make) -> None:
         """Run a job with a query, until it ends."""
@@ -334,19 +307,9 @@ class ConnectSession:
         """Do nothing: the server starts Python workers."""
 
     def copy(self, job: str, description: str, payload: dict[str, Any]) -> None:
-        if slice_job.FUNCTION in payload:
-            task = partial(slice_job.run_named_in_arrow, payload)
-            self.run(
-                job, description, lambda session: session.range(1, numPartitions=1).mapInArrow(task, "nothing int")
-            )
-            return
-        from connectors.dataplane import slice as dataplane_slice
-
-        slice_ = partial(dataplane_slice.copy_slices, payload)
+        task = partial(slice_job.run_in_arrow, payload)
         self.run(
-            job,
-            description,
-            lambda session: session.range(1, numPartitions=1).mapInArrow(slice_, dataplane_slice.SCHEMA_DDL),
+            job, description, lambda session: session.range(1, numPartitions=1).mapInArrow(task, slice_job.SCHEMA_DDL)
         )
 
     def run(self, job: str, description: str, make: Make) -> None:
@@ -381,7 +344,7 @@ def _early_daemon() -> subprocess.Popen[bytes]:
 def _folder_of(properties: str) -> Iterator[Path]:
     """Make a private folder with the keys in a file, because pyspark would show them to all on a command line."""
     # In the engine's scratch folder, which is removed even if this process is killed.
-    scratch = os.environ.get("SPARK_LOCAL_DIRS", "")
+    scratch = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
     place = scratch if scratch and Path(scratch).is_dir() else None
     with tempfile.TemporaryDirectory(prefix="heliograph-", dir=place) as name:
         folder = Path(name)

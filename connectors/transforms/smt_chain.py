@@ -199,8 +199,7 @@ class Chain:
     def _goes_to_others(self, plan: PartitionPlan, after: SourceRecord) -> bool:
         ours, *others = plan.ways.named or (self._name(_seen(plan)),)
         if after.partition != plan.source.partition:
-            number = "" if after.partition is None else f"-{after.partition}"
-            where = f"{routes_message(after.topic)}{number}"
+            where = routes_message(after.topic) + ("" if after.partition is None else f"-{after.partition}")
             raise _Routed(f"a transform sends it to {where}; mirrored records must keep the number of their partition")
         if after.topic != ours and after.topic not in others:
             raise _Routed(
@@ -222,11 +221,8 @@ class Chain:
             key=convert.from_connect(topic, after.key_schema, after.key),
             value=convert.from_connect(topic, after.value_schema, after.value),
             headers=[
-                (
-                    own.get(id(one)) or _written(one.key),
-                    convert.from_connect_header(topic, one.key, one.schema, one.value),
-                )
-                for one in after.headers
+                (own.get(id(it)) or _written(it.key), convert.from_connect_header(topic, it.key, it.schema, it.value))
+                for it in after.headers
             ],
         )
 

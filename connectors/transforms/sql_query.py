@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from connect.core.errors import ConfigError
@@ -136,10 +137,8 @@ class _SqlToken:
 
 @dataclass(frozen=True, slots=True)
 class RecordsQuery:
-    """``SELECT items FROM records [AS alias] [WHERE condition]``; ``condition`` is empty if there is no WHERE.
-
-    ``text`` is without comments; ``alias`` is without backticks.
-    """
+    """``SELECT items FROM records [AS alias] [WHERE condition]``; ``condition`` is empty if there is no WHERE. ``text``
+    is without comments; ``alias`` is without backticks."""
 
     text: str
     items: tuple[str, ...]
@@ -149,16 +148,13 @@ class RecordsQuery:
     @property
     def changing(self) -> tuple[str, ...]:
         """The items that are not just an unchanged column."""
-        return tuple(item for item in self.items if not self._is_as_it_is(item))
+        own = _bare(f"{self.alias}.")
+        return tuple(item for item in self.items if _bare(item).removeprefix(own) not in ("*", *COLUMNS))
 
     @property
     def routes(self) -> bool:
         """Whether the query changes the topic of records."""
         return any(_last_word(item) == "topic" for item in self.changing)
-
-    def _is_as_it_is(self, item: str) -> bool:
-        name = _bare(item).removeprefix(_bare(f"{self.alias}."))
-        return name == "*" or name in COLUMNS
 
 
 def _bare(text: str) -> str:
@@ -170,31 +166,30 @@ def _last_word(item: str) -> str:
 
 
 def parse_query(text: str) -> RecordsQuery:
-    """Parse a query. Raises ConfigError if the query is not ``SELECT ... FROM records [WHERE ...]``, or it calls
-    another function than those of :mod:`connectors.transforms.sql_query`, whose results are repeatable and depend on
-    the record alone."""
+    """Parse a query. Raises ConfigError if it is not ``SELECT ... FROM records [WHERE ...]``, or calls another function
+    than those of this module, whose results are repeatable and depend on the record alone."""
     stripped = _unambiguous(text).strip().rstrip(";").strip()
     tokens = [token for token in _tokens(stripped) if token.kind not in ("space", "comment")]
     if not tokens or tokens[0].word != "select":
-        raise _refused(f"it must be SELECT ... FROM {VIEW} [WHERE ...]")
+        raise refused(f"it must be SELECT ... FROM {VIEW} [WHERE ...]")
     _refuse(tokens)
     for at, token in enumerate(tokens[1:]):
         if token.text == "(":
             _refuse_call(tokens, at)
     begin = next((at for at, token in enumerate(tokens) if _is_from(tokens, at) and token.depth == 0), None)
     if begin is None or begin == 1:
-        raise _refused(f"it must be SELECT ... FROM {VIEW} [WHERE ...]")
+        raise refused(f"it must be SELECT ... FROM {VIEW} [WHERE ...]")
     behind = tokens[begin + 1 :]
     if not behind or behind[0].text.strip("`").lower() != VIEW:
-        raise _refused(f"it can only read FROM {VIEW}")
+        raise refused(f"it can only read FROM {VIEW}")
     where = next((at for at, token in enumerate(behind) if token.word == "where" and token.depth == 0), len(behind))
     alias = [token for token in behind[1:where] if token.word != "as"]
     if len(alias) > 1:
         found = " ".join(token.text for token in alias)
-        raise _refused(f"only WHERE can follow FROM {VIEW}, not {found}")
+        raise refused(f"only WHERE can follow FROM {VIEW}, not {found}")
     condition = stripped[behind[where].start + len("where") :].strip() if where < len(behind) else ""
     if where < len(behind) and not condition:
-        raise _refused("its WHERE is empty")
+        raise refused("its WHERE is empty")
     select = stripped[tokens[0].start + len("select") : tokens[begin].start]
     return RecordsQuery(stripped, tuple(_items(select)), alias[0].as_written if alias else VIEW, condition)
 
@@ -216,20 +211,20 @@ def _tokens(text: str) -> Iterator[_SqlToken]:
     for match in _TOKEN.finditer(text):
         kind, part = match.lastgroup or "other", match.group()
         if part in ("'", '"', "`") or (text.startswith("/*", match.start()) and kind != "comment"):
-            raise _refused(f"a {text[match.start() : match.start() + 2].strip()} is not closed")
+            raise refused(f"a {text[match.start() : match.start() + 2].strip()} is not closed")
         if kind == "raw" and part[-2] == "\\":
-            raise _refused(f"{part} ends in a backslash; write it without the {part[0]}, and each backslash twice")
+            raise refused(f"{part} ends in a backslash; write it without the {part[0]}, and each backslash twice")
         if kind == "other" and part not in _OTHERS:
-            raise _refused(f"{part} can only be used within quotes")
+            raise refused(f"{part} can only be used within quotes")
         if kind == "other" and part in _CLOSING:
             depth -= 1
         if depth < 0:
-            raise _refused(f"a {part} has no opening bracket")
+            raise refused(f"a {part} has no opening bracket")
         yield _SqlToken(kind, part, match.start(), depth)
         if kind == "other" and part in _OPENING:
             depth += 1
     if depth:
-        raise _refused("a bracket is not closed")
+        raise refused("a bracket is not closed")
 
 
 def _is_from(tokens: list[_SqlToken], at: int) -> bool:
@@ -248,27 +243,27 @@ def _refuse(tokens: list[_SqlToken]) -> None:
             brackets.pop()
         # Before names, because a number may end in a dot. USING names a program that Spark would run.
         if token.word == "using" or (brackets and _is_from(tokens, at) and brackets[-1] not in _WITH_FROM):
-            raise _refused("subqueries are not supported: each record is transformed by itself")
+            raise refused("subqueries are not supported: each record is transformed by itself")
         if token.text == "|" and following == ">":
-            raise _refused("pipes are not supported: each record is transformed by itself")
+            raise refused("pipes are not supported: each record is transformed by itself")
         is_name = following == "." or before.text == "." or before.word == "as"
         is_alias = is_name or before.word == VIEW
         if token.text == ";":
-            raise _refused("it must be a single query")
+            raise refused("it must be a single query")
         if token.word in _QUERIES and at and before.text != "." and before.word != "as":
-            raise _refused("subqueries are not supported: each record is transformed by itself")
+            raise refused("subqueries are not supported: each record is transformed by itself")
         if token.name in _BARE and not is_alias:
             raise _refused_call(token.name)
         if is_name or not token.word:
             if _MOVING_DAYS.match(token.text) and (before.word in _OF_TIME or _is_time_argument(tokens, at)):
-                raise _refused(f"{token.text} changes with time, so a record that is copied again may differ")
+                raise refused(f"{token.text} changes with time, so a record that is copied again may differ")
             continue
         if token.word == "distinct" and before.word == "select":
-            raise _refused("DISTINCT is not supported: each record is transformed by itself")
+            raise refused("DISTINCT is not supported: each record is transformed by itself")
         if token.word == "over" and following == "(":
-            raise _refused("windows are not supported: each record is transformed by itself")
+            raise refused("windows are not supported: each record is transformed by itself")
         if token.word in _REFUSED_WORDS and following != "(" and token.depth == 0:
-            raise _refused(f"{_REFUSED_WORDS[token.word]}: not supported, each record is transformed by itself")
+            raise refused(f"{_REFUSED_WORDS[token.word]}: not supported, each record is transformed by itself")
 
 
 def _refuse_call(tokens: list[_SqlToken], at: int) -> None:
@@ -290,7 +285,7 @@ def _refuse_call(tokens: list[_SqlToken], at: int) -> None:
 
 
 def _refused_call(name: str) -> ConfigError:
-    return _refused(
+    return refused(
         f"{name} is not supported: a query can only call functions whose result depends on the record alone, because "
         "it runs again after a crash (docs/transforms.md)"
     )
@@ -304,19 +299,13 @@ def _is_time_argument(tokens: list[_SqlToken], at: int) -> bool:
 
 
 def _items(select: str) -> Iterator[str]:
-    begin = 0
-    for token in _tokens(select):
-        if token.text == "," and token.depth == 0 and token.kind == "other":
-            yield _item(select[begin : token.start])
-            begin = token.start + 1
-    yield _item(select[begin:])
+    commas = [one.start for one in _tokens(select) if one.text == "," and one.depth == 0 and one.kind == "other"]
+    for begin, end in pairwise([-1, *commas, len(select)]):
+        if not (item := select[begin + 1 : end].strip()):
+            raise refused("a column is empty")
+        yield item
 
 
-def _item(text: str) -> str:
-    if not text.strip():
-        raise _refused("a column is empty")
-    return text.strip()
-
-
-def _refused(reason: str) -> ConfigError:
+def refused(reason: str) -> ConfigError:
+    """Return the error of a query that cannot be used."""
     return ConfigError(f"{KEY} is not usable: {reason}", KEY)

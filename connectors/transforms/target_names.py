@@ -21,19 +21,8 @@ from connect.api.policy import ReplicationPolicy
 from connect.api.transformations import NamedPlugin, NamedStep, TransformationStep
 from connect.core.errors import ConfigError, PermanentError
 from connectors.formats.types import Ways
-from connectors.transforms.smt_chain import (
-    NO_ROUTES,
-    OTHERS_KEY,
-    TOPIC_KEY,
-    Chain,
-    ChainPlan,
-    ChainStep,
-    MadePlugin,
-    TopicRoutes,
-    TransformUnusable,
-    made_step,
-    renamed,
-)
+from connectors.transforms import smt_chain
+from connectors.transforms.smt_chain import OTHERS_KEY, TOPIC_KEY, ChainPlan, ChainStep, MadePlugin
 from connectors.transforms.sql_query import KEY as QUERY_KEY
 
 ROUTER: Final = "org.apache.kafka.connect.transforms.RegexRouter"
@@ -56,8 +45,8 @@ def renaming_steps(steps: Sequence[NamedStep]) -> tuple[TransformationStep, ...]
     for step in filter(renames_topics, steps):
         predicate = None if step.predicate is None else _plugin(step.predicate, _BY_TOPIC)
         try:
-            found.append(made_step(ChainStep(_plugin(step.transformation, ROUTER), predicate, step.negate)))
-        except TransformUnusable as error:
+            found.append(smt_chain.made_step(ChainStep(_plugin(step.transformation, ROUTER), predicate, step.negate)))
+        except smt_chain.TransformUnusable as error:
             raise ConfigError(str(error), f"{step.transformation.prefix}type") from error
     return tuple(found)
 
@@ -70,7 +59,7 @@ class RemoteNames:
     source_alias: str
     policy: ReplicationPolicy
     renaming: tuple[TransformationStep, ...] = field(default=(), repr=False)
-    routes: TopicRoutes = NO_ROUTES
+    routes: smt_chain.TopicRoutes = smt_chain.NO_ROUTES
     by_query: bool = False
 
     @property
@@ -111,14 +100,14 @@ class RemoteNames:
         asked = self.routes.asked(topic)
         if self.by_query:
             return Ways(self._by_policy(asked[0]), asked=asked)
-        named = tuple(map(self._final, asked)) if self.routes != NO_ROUTES else ()
+        named = tuple(map(self._final, asked)) if self.routes != smt_chain.NO_ROUTES else ()
         return Ways(self._by_policy(topic), named=named)
 
     def _by_policy(self, topic: str) -> str:
         return self.policy.format_remote_topic(self.source_alias, topic)
 
     def _final(self, topic: str) -> str:
-        return renamed(self.renaming, self._by_policy(topic))
+        return smt_chain.renamed(self.renaming, self._by_policy(topic))
 
 
 def _is(plugin: NamedPlugin, java_class: str) -> bool:
@@ -140,11 +129,9 @@ _ROUTERS = tuple(f"org.apache.kafka.connect.transforms.{name}" for name in ("Reg
 def chain_plan(
     steps: Sequence[NamedStep], cluster: str, find: FindPlugin, names: RemoteNames | None = None
 ) -> ChainPlan | None:
-    """Return the plan for transforms that need records; None if all steps only rename topics.
-
-    ``names``: the topics to which records may be sent; None: a single topic. Raises ConfigError if a class is missing,
-    cannot be imported by a slice, or is not supported for mirrored records.
-    """
+    """Return the plan for transforms that need records; None if all steps only rename topics. ``names``: the topics to
+    which records may be sent; None: a single topic. Raises ConfigError if a class is missing, cannot be imported by a
+    slice, or is not supported for mirrored records."""
     made = tuple(_step(step, find, names) for step in steps)
     if all(step.renames for step in made):
         return None
@@ -155,8 +142,8 @@ def chain_plan(
 def check_chain(plan: ChainPlan) -> None:
     """Create the transforms once to check them. Raises ConfigError if one cannot be created."""
     try:
-        Chain(plan).close()
-    except TransformUnusable as error:
+        smt_chain.Chain(plan).close()
+    except smt_chain.TransformUnusable as error:
         raise ConfigError(str(error), "transforms") from error
 
 
@@ -171,25 +158,23 @@ def _step(step: NamedStep, find: FindPlugin, names: RemoteNames | None) -> Chain
 
 def _refuse_router(step: NamedStep, resolved: str, names: RemoteNames | None) -> None:
     """Reject a router that sends records of a partition to topics that no config names. Raises ConfigError."""
-    key = f"{step.transformation.prefix}type"
     if resolved != ROUTER:
-        raise ConfigError(
-            f"{key} {step.transformation.name} is not supported for mirrored records: it would send records of a "
-            "partition to an unlimited number of topics",
-            key,
+        why = (
+            "is not supported for mirrored records: it would send records of a partition to an unlimited number of "
+            "topics"
         )
-    if names is None or not names.routes.others:
-        raise ConfigError(
-            f"{key} {step.transformation.name} depends on more than a record's topic, so it sends records of a "
-            f"partition to several topics. Set {TOPIC_KEY} to the topic that this connector writes, and {OTHERS_KEY} "
-            "to the topics that other connectors write",
-            key,
+    elif names is None or not names.routes.others:
+        why = (
+            "depends on more than a record's topic, so it sends records of a partition to several topics. Set "
+            f"{TOPIC_KEY} to the topic that this connector writes, and {OTHERS_KEY} to the topics that other "
+            "connectors write"
         )
-    if names.by_query:
-        raise ConfigError(
-            f"{key} {step.transformation.name} sends records to several topics, and so does {QUERY_KEY}; use only one",
-            key,
-        )
+    elif names.by_query:
+        why = f"sends records to several topics, and so does {QUERY_KEY}; use only one"
+    else:
+        return
+    key = f"{step.transformation.prefix}type"
+    raise ConfigError(f"{key} {step.transformation.name} {why}", key)
 
 
 def _made(plugin: NamedPlugin, kind: PluginKind, find: FindPlugin) -> tuple[str, MadePlugin]:

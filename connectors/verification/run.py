@@ -26,11 +26,11 @@ from connect.kafka.threads import LeaseThread
 from connectors.config.mm2_properties import Flow
 from connectors.control_link.protocol import PartitionPlan
 from connectors.control_link.server import LinkServer, LinkSettings, ServedLink
+from connectors.dataplane.slice_job import FUNCTION
 from connectors.formats.types import TopicPartition
 from connectors.internal_topics import Records, record_settings
 from connectors.offset_map.reader import MapReader
 from connectors.spark.engine import SparkEngine
-from connectors.spark.slice_job import FUNCTION
 from connectors.transforms.target_names import FindPlugin, chain_plan
 from connectors.verification import state
 from connectors.verification.planning import FlowClusters, PartitionScope, VerifyOptions, plan_partitions

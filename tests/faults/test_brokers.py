@@ -1,8 +1,4 @@
-"""Brokers that restart or die, paths that are cut or stall, processes that are killed or frozen, under load.
-
-One stage and one mirror for all tests, in any order. Each test makes one fault while records are written, ends it, and
-compares both logs: they are equal.
-"""
+"""Brokers that restart or die, cut or stalled paths, killed or frozen processes: one mirror, equal logs after each."""
 
 from __future__ import annotations
 
@@ -93,7 +89,6 @@ class Scene:
         return self.stage.proxies[0]
 
     def under_load(self) -> None:
-        """Returns once so much more has been copied."""
         loaded = self.stage.passed_bytes() + LOAD_BYTES
         wait_until(lambda: self.stage.passed_bytes() >= loaded, DEADLINE_S, "the mirror copies under load")
 
@@ -105,8 +100,7 @@ class Scene:
         wait_until(lambda: self.connections(where) - before, DEADLINE_S, "a slice comes on another connection")
 
     def compare(self) -> None:
-        """The copy goes on under load, catches up and is exact, and so are the positions that a successor would go on
-        from; nobody was started anew or took a guess."""
+        """The copy goes on, catches up and is exact, as are the positions; nothing restarted or took a guess."""
         self.under_load()
         written = self.stage.writer.pause()
         report = self.stage.caught_up(DEADLINE_S)
@@ -174,8 +168,7 @@ def test_connections_to_the_target_that_are_cut_anywhere_cost_nothing(scene: Sce
 
 @pytest.mark.parametrize("direction", Direction)
 def test_what_arrives_after_it_was_given_up_costs_nothing(scene: Scene, direction: Direction) -> None:
-    """Requests are sent again on another connection meanwhile, unchanged, and each is in the log once. What answers
-    speak of is in the log, which the mirror has to find out."""
+    """Requests are sent again elsewhere, and each is in the log once, which the mirror has to find out."""
     before = scene.connections(produces)
     wait_until(lambda: scene.proxy.hold(direction, produces), DEADLINE_S, "a slice that has produced is held")
     scene.until_given_up(before, produces)

@@ -1,8 +1,4 @@
-"""The offset map by brute force after kills of worker and slice, under load, with all that makes offsets differ.
-
-Transactions with aborts, fences' markers, exactly-once's own, a target that its cleaner thinned, sources and targets
-cut by retention.
-"""
+"""The offset map by brute force after kills under load, with aborts, markers, a cleaner, and retention."""
 
 from __future__ import annotations
 
@@ -12,15 +8,16 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from kafka.admin import KafkaAdminClient
 
 from connect.cli.commands.offsets import run_rebuild
 from connectors.formats.types import TopicPartition
 from connectors.offset_map.view_and_rebuild import MapQuery
 from tests.kit.brokers import KafkaCluster
-from tests.kit.copies import read, until, write, write_transactions
+from tests.kit.clients import stock_admin
+from tests.kit.copies import read_all, write, write_transactions
 from tests.kit.direct import Broker
 from tests.kit.map_judge import Verdict, judge_map
+from tests.kit.members import until
 from tests.kit.mirror import Mirror, one_flow
 from tests.kit.processes import gone, slices
 from tests.kit.topics import make_topics
@@ -150,23 +147,20 @@ async def test_a_lost_map_is_rebuilt_by_the_command(us: KafkaCluster, eu: KafkaC
         rebuilt = await judge()
         assert {topic: reported.faults for topic, reported in rebuilt.items()} == {topic: [] for topic in topics}
         # Below what the cleaner left of the copies nothing can be told, and nobody needs it.
-        gone_first = (await read(eu, f"{alias}.{topics[2]}"))[0].offset
+        gone_first = (await read_all(eu.bootstrap, f"{alias}.{topics[2]}"))[0].offset
         assert [reported.below for reported in rebuilt.values()] == [0, 0, gone_first]
 
 
 def _delete_topic(cluster: KafkaCluster, topic: str) -> None:
-    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
-    try:
+    with stock_admin(cluster.bootstrap) as admin:
         admin.delete_topics([topic])
-    finally:
-        admin.close()
 
 
 async def _arrives(us: KafkaCluster, eu: KafkaCluster, alias: str, topic: str) -> None:
-    wanted = len(await read(us, topic))
+    wanted = len(await read_all(us.bootstrap, topic))
 
     async def is_there() -> bool:
-        return len(await read(eu, f"{alias}.{topic}")) >= wanted
+        return len(await read_all(eu.bootstrap, f"{alias}.{topic}")) >= wanted
 
     await until(is_there, f"{topic} is mirrored")
 
@@ -174,7 +168,7 @@ async def _arrives(us: KafkaCluster, eu: KafkaCluster, alias: str, topic: str) -
 async def _is_thinned(eu: KafkaCluster, topic: str, load: Callable[[], Awaitable[None]]) -> bool:
     """A segment is cleaned once a later write has closed it."""
     await load()
-    there = await read(eu, topic)
+    there = await read_all(eu.bootstrap, topic)
     return bool(there[-1].offset - there[0].offset + 1 - len(there) > 500)
 
 

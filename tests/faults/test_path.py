@@ -36,8 +36,6 @@ def has_passed(proxy: FaultProxy, size: int) -> bool:
 
 
 class Path:
-    """A broker of our own and the proxy before it."""
-
     def __init__(self) -> None:
         self.proxies: list[FaultProxy] = []
         # Its controller, which is frozen with it, must not find it dead when both go on.
@@ -65,8 +63,6 @@ def path() -> Iterator[Path]:
 
 
 class Scene:
-    """A writer that goes through the proxy, and a reader that does not."""
-
     def __init__(self, path: Path, topic: str, checker: Checker) -> None:
         self.path = path
         self.topic = topic

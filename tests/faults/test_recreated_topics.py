@@ -1,8 +1,4 @@
-"""Topics that are deleted, made anew or cut at their beginning, under the running copy and while it is down.
-
-One mirror copies them all; what is not the topic any more that it was stops its partition with a sentence that names
-it, again after every start, and the others go on. Nothing is copied over in silence.
-"""
+"""Topics deleted, recreated or cut under the copy or while it is down stop their partition by name; others go on."""
 
 from __future__ import annotations
 
@@ -29,7 +25,6 @@ from tests.kit.stored import stored_gaps, stored_positions
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 DEADLINE_S = 240.0
-POLL_S = 0.1
 #: Records in each topic when a test begins.
 FIRST = 20
 #: The alias of the source: what a flow stores is named after it, and the clusters are shared with other tests.
@@ -55,7 +50,7 @@ class World:
         """A topic that nothing happens to is copied, so whatever was to be said of the others has been said."""
         end = self.source.end("anew-keeps")
         self.source.produce("anew-keeps", end, 10)
-        wait_until(lambda: self.target.end(f"{ALIAS}.anew-keeps") >= end + 10, DEADLINE_S, "the others go on", POLL_S)
+        wait_until(lambda: self.target.end(f"{ALIAS}.anew-keeps") >= end + 10, DEADLINE_S, "the others go on")
 
     def await_gone(self) -> None:
         said = f"source topic {GONE} does not exist any more; {GONE}-0 was copied up to source offset {FIRST - 1}"
@@ -66,7 +61,6 @@ class World:
 
 
 async def _stored_gaps(bootstrap: str, alias: str) -> dict[str, Gap]:
-    """By source topic, the last one of each."""
     return {one.source_topic: one.gap for one in await stored_gaps(bootstrap, alias)}
 
 
@@ -77,7 +71,7 @@ def recreate(broker: Broker, topic: str) -> None:
 
 
 def await_end(broker: Broker, topic: str, end: int) -> None:
-    wait_until(lambda: broker.end(topic) >= end, DEADLINE_S, f"{topic} has {end} records", POLL_S)
+    wait_until(lambda: broker.end(topic) >= end, DEADLINE_S, f"{topic} has {end} records")
 
 
 def await_stored(bootstrap: str, alias: str, topics: Sequence[str]) -> None:
@@ -87,7 +81,6 @@ def await_stored(bootstrap: str, alias: str, topics: Sequence[str]) -> None:
         lambda: asyncio.run(stored_positions(bootstrap, alias, dict.fromkeys(topics, 1))) == stored,
         DEADLINE_S,
         f"all of {alias} is copied and stored",
-        POLL_S,
     )
 
 
@@ -98,8 +91,8 @@ def make(broker: Broker, topic: str) -> None:
             return True
         return False
 
-    wait_until(is_made, DEADLINE_S, f"{topic} is made", POLL_S)
-    wait_until(lambda: broker.end(topic) == 0, DEADLINE_S, f"{topic} is there", POLL_S)
+    wait_until(is_made, DEADLINE_S, f"{topic} is made")
+    wait_until(lambda: broker.end(topic) == 0, DEADLINE_S, f"{topic} is there")
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +240,7 @@ def lags_are_reported(world: World, capsys: pytest.CaptureFixture[str]) -> None:
         resumed = [flows[f"{RESUMES}->eu"][name] for name in ("records", "bytes", "ms")]
         return resumed == [0, 0, 0] and "anew-keeps" not in furthest(flows)
 
-    wait_until(at_rest, DEADLINE_S, "all that goes on is stored", POLL_S)
+    wait_until(at_rest, DEADLINE_S, "all that goes on is stored")
     gap = furthest(lag())["anew-gap-down"]
     assert (gap["position"], gap["end"], gap["records"], gap["lost"]) == (FIRST, 3 * FIRST, 2 * FIRST - 7, 7)
     assert gap["bytes"] > 0
@@ -281,6 +274,5 @@ def test_a_topic_that_was_away_for_long_is_copied_from_its_beginning(
             lambda: asyncio.run(value_numbers(eu.bootstrap, remote)) == [*range(FIRST), *range(100, 110)],
             DEADLINE_S,
             "what is there now is copied behind what was",
-            POLL_S,
         )
         assert mirror.stop() == 0

@@ -1,8 +1,4 @@
-"""Three brokers, two of them in sync at least: killed, starved of replicas, led by others, cut by an unclean election.
-
-One cluster of three is the target of one flow and the source of another, and one mirror copies both ways under load. A
-fault is made, ended, and both logs are compared; what cannot be exact any more stops its partition, and says so.
-"""
+"""Three brokers, two in sync at least: killed, starved, led by others, cut by an unclean election; copied both ways."""
 
 from __future__ import annotations
 
@@ -15,10 +11,10 @@ from functools import partial
 import pytest
 
 from connect.core.errors import ClusterUnreachable, RetriableError
-from connect.kafka.security.connection_settings import connection_settings
 from connectors.verification.direct import compare_topics
 from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, TopicPair
+from tests.kit.clients import settings_of
 from tests.kit.direct import Broker, Replicas
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.processes import slices, wait_until
@@ -31,7 +27,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SEED = 17
 DEADLINE_S = 240.0
-POLL_S = 0.1
 #: Kafka's node ids are one above the indexes.
 FIRST, SECOND, THIRD = 1, 2, 3
 #: Into the three brokers: one topic that goes on with two of them, one that needs all.
@@ -74,45 +69,37 @@ class World:
             assert report.is_exact, "\n".join(faults_of(report)) + "\n".join(self.mirror.log_lines()[-20:])
 
     async def compare_one(self, topic: str, remote: str, records: int) -> None:
-        source, target = (
-            connection_settings({"bootstrap.servers": one.bootstrap}, client_id="compare", where=one.name)
-            for one in (self.solo, self.trio)
-        )
-        report = await compare_topics(source, target, {topic: remote})
+        sides = settings_of(self.solo.bootstrap), settings_of(self.trio.bootstrap)
+        report = await compare_topics(*sides, {topic: remote})
         assert (report.partitions, report.records, report.difference) == (1, records, None)
 
     def copy_both_ways(self, first: int) -> None:
-        """50 records, numbered from ``first``, in the topics that are to lose some; returns once they are copied, and
-        that is stored: of what was not, a start would find out by itself where it stands."""
+        """50 records from number ``first``, in the topics that are to lose some, until copied and stored."""
         solo, end = Broker(self.solo, 0), first + 50
         solo.produce("replicated-cut", first, 50)
         self.broker(FIRST).produce(TORN, first, 50)
         self.await_end(CUT, end)
-        wait_until(lambda: solo.end(f"trio.{TORN}") >= end, DEADLINE_S, f"{TORN} is copied to {end}", POLL_S)
+        wait_until(lambda: solo.end(f"trio.{TORN}") >= end, DEADLINE_S, f"{TORN} is copied to {end}")
         for target, alias, topic in ((self.trio, "us", "replicated-cut"), (self.solo, "trio", TORN)):
             stored = partial(stored_positions, target.bootstrap, alias, {topic: 1})
-            wait_until(partial(is_stored, stored, end), DEADLINE_S, f"{topic} is stored up to {end}", POLL_S)
+            wait_until(partial(is_stored, stored, end), DEADLINE_S, f"{topic} is stored up to {end}")
 
     def await_line(self, start: int, *parts: str) -> None:
         self.mirror.await_line(start, parts, DEADLINE_S)
 
     def await_starved(self, start: int) -> None:
-        """What it is that waits depends on the moment: a batch that is refused, one that was appended and stays above
-        the high watermark, or a whole take-over where the worker missed heartbeats as the group's broker went."""
+        """What waits: a refused batch, one above the high watermark, or a take-over after missed heartbeats."""
 
         def is_reported() -> bool:
             return any(" WARNING " in line and "replicated-starved-0" in line for line in self.mirror.log_lines(start))
 
-        wait_until(is_reported, DEADLINE_S, "the log warns of replicated-starved-0", POLL_S)
+        wait_until(is_reported, DEADLINE_S, "the log warns of replicated-starved-0")
 
     def await_in_sync(self, topic: str, *nodes: int) -> None:
-        wait_until(
-            lambda: self._replicas(topic).in_sync == nodes, DEADLINE_S, f"{topic}-0 is in sync on {nodes}", POLL_S
-        )
+        wait_until(lambda: self._replicas(topic).in_sync == nodes, DEADLINE_S, f"{topic}-0 is in sync on {nodes}")
 
     def await_leader(self, topic: str, node_id: int) -> None:
-        """-1 for none."""
-        wait_until(lambda: self._replicas(topic).leader == node_id, DEADLINE_S, f"{node_id} leads {topic}-0", POLL_S)
+        wait_until(lambda: self._replicas(topic).leader == node_id, DEADLINE_S, f"{node_id} leads {topic}-0")
 
     def elect(self, topic: str, node_id: int, *, unclean: bool = False) -> None:
         """Asked again until it leads: the controller may be frozen, or not know yet who is back."""
@@ -123,7 +110,7 @@ class World:
                     self.broker(THIRD).elect(topic, unclean=unclean)
             return self._replicas(topic).leader == node_id
 
-        wait_until(leads, DEADLINE_S, f"{node_id} leads {topic}-0", POLL_S)
+        wait_until(leads, DEADLINE_S, f"{node_id} leads {topic}-0")
 
     def end(self, topic: str, via: int = THIRD) -> int:
         """Of partition 0, -1 while nobody who is up leads it; ``via`` is a node that answers."""
@@ -134,7 +121,7 @@ class World:
             return -1
 
     def await_end(self, topic: str, end: int, via: int = THIRD) -> None:
-        wait_until(lambda: self.end(topic, via) >= end, DEADLINE_S, f"{topic}-0 ends at {end}", POLL_S)
+        wait_until(lambda: self.end(topic, via) >= end, DEADLINE_S, f"{topic}-0 ends at {end}")
 
     def _replicas(self, topic: str, via: int = THIRD) -> Replicas:
         found = self.broker(via).replicas(topic)
@@ -213,7 +200,7 @@ def test_a_partition_that_cannot_be_fenced_holds_up_itself_only(world: World) ->
     """Its marker needs three replicas, and two are left; it is taken over when the third is back."""
     starved, mirror = "us.replicated-starved", world.mirror
     world.trio.kill(THIRD - 1)
-    wait_until(lambda: world._replicas(starved, FIRST).in_sync == (FIRST, SECOND), DEADLINE_S, "two are left", POLL_S)
+    wait_until(lambda: world._replicas(starved, FIRST).in_sync == (FIRST, SECOND), DEADLINE_S, "two are left")
     start = mirror.log_end()
     for member in slices(mirror.pid, [node.port for node in world.trio.nodes]):
         member.process.kill()
@@ -238,8 +225,7 @@ def test_leaders_that_move_at_either_side_cost_nothing(world: World) -> None:
 
 @pytest.mark.long
 def test_what_an_unclean_election_cuts_off_is_copied_again_or_stops_its_partition(world: World) -> None:
-    """A target that loses what it had acknowledged, and a source that loses what was copied, at the same time: the one
-    gets it again, the other stops, named."""
+    """At the same time: what the target loses is copied again, what the source loses stops its partition."""
     mirror, solo = world.mirror, Broker(world.solo, 0)
     for topic in (CUT, TORN):
         world.await_in_sync(topic, FIRST, SECOND)

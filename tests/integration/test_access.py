@@ -1,59 +1,42 @@
-"""Access rules between two clusters with an authorizer each, looked at with a stock client.
-
-The connector runs as a worker runs it; its tasks, and Spark, are not needed.
-"""
+"""Access rules between two clusters with an authorizer each; the connector runs as in a worker, without its tasks."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, Final, cast
+from uuid import uuid4
 
 import pytest
-from kafka.admin import KafkaAdminClient
 
+from connect.core.errors import SecurityError
+from connect.core.model import NewTopic
 from connect.kafka.authorization import AclBinding, AclFilter, SecurityDisabled, create_acls, delete_acls, describe_acls
-from connect.kafka.cluster import Cluster, NotAuthorized
-from connect.kafka.security.connection_settings import connection_settings
+from connect.kafka.cluster import NotAuthorized
+from connect.kafka.log.active_producers import ProducersRefused, describe_producers
+from connect.kafka.log.transactions import FenceRefused, TopicsRefused, fence
 from connectors.source.plugin import MirrorSource
 from connectors.source.worker_context import MirrorHost, SharedSpark
 from connectors.transforms.target_names import FindPlugin
 from tests.kit.brokers import KafkaCluster
-from tests.kit.rules import Guarded
+from tests.kit.clients import cluster_and_admin, cluster_at
+from tests.kit.members import until
+from tests.kit.rules import BOB, Guarded, two_guarded
 from tests.kit.topics import make_topics
 
 pytestmark = pytest.mark.integration
 
 _DEADLINE_S: Final = 120.0
-_PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
-#: Whoever comes without a name may do all; bob may do what rules say.
-_GUARDED: Final = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:ANONYMOUS",
-    "sasl.enabled.mechanisms": "PLAIN",
-    "listener.name.bobs.plain.sasl.jaas.config": f'{_PLAIN} required user_bob="secret";',
-}
+_BOB: Final = {key.replace(".", "_"): value for key, value in BOB.items()}
 
 
 @pytest.fixture(scope="module")
 def clusters() -> Iterator[tuple[Guarded, Guarded]]:
     """Source and target; a test leaves rules and topics behind, and begins with clearing rules."""
-
-    def start(name: str) -> KafkaCluster:
-        return KafkaCluster.start(name, config=_GUARDED, listeners={"BOBS": "SASL_PLAINTEXT"})
-
-    with ThreadPoolExecutor(2) as pool:
-        starting = [pool.submit(start, name) for name in ("us", "eu")]
-    with starting[0].result() as us, starting[1].result() as eu:
-        admins = [KafkaAdminClient(bootstrap_servers=cluster.bootstrap) for cluster in (us, eu)]
-        try:
-            yield Guarded(us, admins[0]), Guarded(eu, admins[1])
-        finally:
-            for admin in admins:
-                admin.close()
+    with two_guarded() as (us, eu):
+        yield us, eu
 
 
 @pytest.fixture
@@ -107,14 +90,7 @@ async def connector(source: Guarded, target: Guarded, alias: str, back: str, **o
 
 
 async def until_rules(side: Guarded, wanted: Collection[str]) -> None:
-    await until(lambda: side.rules() == set(wanted), lambda: f"{side.rules()} instead of {wanted}")
-
-
-async def until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
-    deadline = asyncio.get_running_loop().time() + _DEADLINE_S
-    while not await asyncio.to_thread(condition):
-        assert asyncio.get_running_loop().time() < deadline, what()
-        await asyncio.sleep(0.1)
+    await until(lambda: asyncio.to_thread(lambda: side.rules() == set(wanted)), f"the rules are {wanted}")
 
 
 async def test_javas_rule(both: tuple[Guarded, Guarded]) -> None:
@@ -158,8 +134,9 @@ async def test_in_full(both: tuple[Guarded, Guarded]) -> None:
         "ALLOW ALTER User:bob CLUSTER LITERAL kafka-cluster",
     )
     # Here before the flow was.
-    eu.add("ALLOW ALL User:bob TRANSACTIONAL_ID LITERAL tx", "ALLOW READ User:zoe GROUP LITERAL zoe")
-    on_eu = {*same, "ALLOW READ User:zoe GROUP LITERAL zoe", "ALLOW WRITE User:bob TOPIC LITERAL ny.orders"}
+    zoes = "ALLOW READ User:zoe GROUP LITERAL zoe"
+    eu.add("ALLOW ALL User:bob TRANSACTIONAL_ID LITERAL tx", zoes)
+    on_eu = {*same, zoes, "ALLOW WRITE User:bob TOPIC LITERAL ny.orders"}
     full = {"sync_acls_mode": "full", "sync_acls_write_enabled": "true"}
     async with connector(us, eu, "ny", "eu", **full), connector(eu, us, "eu", "ny", **full):
         await until_rules(eu, on_eu)
@@ -167,7 +144,7 @@ async def test_in_full(both: tuple[Guarded, Guarded]) -> None:
         await make_topics(us.cluster.bootstrap, {"ny-orders": 1})
         patterns = {"ALLOW READ User:bob TOPIC PREFIXED ny.ny-", "DENY READ User:eve TOPIC PREFIXED ny."}
         await until_rules(eu, on_eu | patterns)
-        await until(lambda: "ALLOW READ User:zoe GROUP LITERAL zoe" in us.rules(), lambda: f"{us.rules()}")
+        await until(lambda: asyncio.to_thread(lambda: zoes in us.rules()), "the rule comes back")
         # What the flow made goes, and does not come back from the other direction; what was there stays.
         us.remove("ALLOW READ User:bob GROUP PREFIXED app", "ALLOW ALL User:bob TRANSACTIONAL_ID LITERAL tx")
         gone = {"ALLOW READ User:bob GROUP PREFIXED app"}
@@ -185,34 +162,42 @@ async def test_a_dry_run_only_says(both: tuple[Guarded, Guarded], caplog: pytest
     caplog.set_level(logging.INFO)
     async with connector(us, eu, "dry", "eu", sync_acls_mode="full", sync_acls_dry_run="true"):
         line = "dry->eu: would create: ALLOW READ to User:bob from * on LITERAL GROUP app"
-        await until(lambda: line in caplog.messages, lambda: caplog.text)
+        await until(lambda: line in caplog.messages, "the log says what it would create")
     assert not eu.rules()
-
-
-@asynccontextmanager
-async def _client(cluster: KafkaCluster, **props: str) -> AsyncIterator[Cluster]:
-    properties = {"bootstrap.servers": cluster.bootstrap, **{key.replace("_", "."): props[key] for key in props}}
-    client = Cluster(connection_settings(properties, client_id="test", where="eu"), "eu")
-    try:
-        yield client
-    finally:
-        await client.close()
 
 
 async def test_missing_rights_name_the_grant(both: tuple[Guarded, Guarded]) -> None:
     rule = AclBinding("GROUP", "app", "LITERAL", "User:bob", "*", "READ", "ALLOW")
-    bob = {
-        "bootstrap_servers": both[1].cluster.bootstrap_of("BOBS"),
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": "PLAIN",
-        "sasl_jaas_config": f'{_PLAIN} required username="bob" password="secret";',
-    }
-    async with _client(both[1].cluster, **bob) as cluster:
+    async with cluster_at(both[1].cluster.bootstrap_of("BOBS"), **_BOB) as cluster:
         with pytest.raises(NotAuthorized, match=r"describe ACLs: .*; grant DESCRIBE on the cluster"):
             await describe_acls(cluster)
         for change in (create_acls, delete_acls):
             refused = (await change(cluster, [rule]))[rule]
             assert isinstance(refused, NotAuthorized) and "grant ALTER on the cluster" in str(refused)
+
+
+async def test_missing_rights_of_producers_are_named(both: tuple[Guarded, Guarded]) -> None:
+    """Each grant is named in turn by what is refused without it."""
+    eu = both[1]
+    topic, secret, txn = f"guarded-{uuid4()}", f"secret-{uuid4()}", f"task-{uuid4()}"
+    await make_topics(eu.cluster.bootstrap, {topic: 1, secret: 1})
+    async with cluster_and_admin(eu.cluster.bootstrap_of("BOBS"), **_BOB) as (cluster, admin):
+        with pytest.raises(FenceRefused, match=rf"grant WRITE and DESCRIBE on transactional id {txn}"):
+            await fence(cluster, txn, [(topic, 0)])
+        await asyncio.to_thread(eu.add, f"ALLOW WRITE User:bob TRANSACTIONAL_ID LITERAL {txn}")
+        with pytest.raises(TopicsRefused, match=rf"grant WRITE on topic {secret}, {topic}|{topic}, {secret}") as denied:
+            await fence(cluster, txn, [(topic, 0), (secret, 0)])
+        assert denied.value.partitions == {(topic, 0), (secret, 0)}
+        await asyncio.to_thread(eu.add, f"ALLOW WRITE User:bob TOPIC LITERAL {topic}")
+        with pytest.raises(NotAuthorized, match=rf"grant DESCRIBE on topic {secret}"):
+            await cluster.topics([secret])
+        await fence(cluster, txn, [(topic, 0)])
+        with pytest.raises(ProducersRefused, match=rf"grant READ on topic {topic}") as unread:
+            await describe_producers(cluster, [(topic, 0)])
+        assert unread.value.partitions == {(topic, 0)}
+        refused = (await admin.create_topics([NewTopic("wanted", 1, 1)]))["wanted"]
+        assert isinstance(refused, SecurityError)
+        assert "grant CREATE on topic wanted" in str(refused)
 
 
 async def test_many_rules_of_every_type(both: tuple[Guarded, Guarded]) -> None:
@@ -227,7 +212,7 @@ async def test_many_rules_of_every_type(both: tuple[Guarded, Guarded]) -> None:
     ]
     wrong = AclBinding("CLUSTER", "other", "LITERAL", "User:ann", "*", "ALL", "ALLOW")
     unknown = AclBinding("TOPIC", "a", "LITERAL", "User:ann", "*", "CODE_99", "ALLOW")
-    async with _client(eu.cluster) as cluster:
+    async with cluster_at(eu.cluster.bootstrap) as cluster:
         outcomes = await create_acls(cluster, [*rules, wrong, unknown])
         assert {rule for rule, error in outcomes.items() if error} == {wrong, unknown}
         # The controller answers; the broker hears of it a moment later.
@@ -240,6 +225,6 @@ async def test_many_rules_of_every_type(both: tuple[Guarded, Guarded]) -> None:
 
 
 async def test_a_cluster_without_an_authorizer(us: KafkaCluster) -> None:
-    async with _client(us) as cluster:
+    async with cluster_at(us.bootstrap) as cluster:
         with pytest.raises(SecurityDisabled):
             await describe_acls(cluster)

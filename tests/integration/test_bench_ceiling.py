@@ -72,7 +72,6 @@ async def test_contents_are_those_behind_given_offsets(us: KafkaCluster) -> None
 
 
 async def _write(bootstrap: str, topic: str) -> None:
-    """Batches of one record."""
     async with AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", compression_type="zstd") as producer:
         for index in range(_RECORDS):
             await producer.send_and_wait(topic, b"record %d" % index, partition=index % _PARTITIONS)

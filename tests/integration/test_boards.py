@@ -1,5 +1,4 @@
-"""The alerts fire in the states that they are for, and every query of dashboards and rules finds data: a real
-Prometheus reads a mirror between two brokers of its own, which is frozen, killed and given bad records."""
+"""The alerts fire when they should, and every query of dashboards and rules finds data in a real Prometheus."""
 
 from __future__ import annotations
 
@@ -11,13 +10,13 @@ from functools import partial
 from typing import Final
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from connect.embedded import cluster_config
 from tests.kit import boards
 from tests.kit.brokers import KafkaCluster
+from tests.kit.copies import send
 from tests.kit.direct import Broker
-from tests.kit.mirror import SMALL, Mirror
+from tests.kit.mirror import SMALL, Mirror, with_rest
+from tests.kit.moving import commit
 from tests.kit.processes import Role, find, wait_until
 from tests.kit.prometheus import PROMETHEUS, PROMTOOL, Prometheus, started
 from tests.kit.seen import Seen
@@ -44,8 +43,6 @@ def test_each_alert_fires_when_it_should_and_only_then() -> None:
 
 
 class Scene:
-    """The mirror, its clusters, and the Prometheus that reads it."""
-
     def __init__(self, mirror: Mirror, url: str, clusters: tuple[KafkaCluster, KafkaCluster], seer: Prometheus) -> None:
         self.mirror = mirror
         self.seen = Seen(mirror, url, "well")
@@ -54,7 +51,7 @@ class Scene:
         self.prometheus = seer
 
     def until(self, is_so: Callable[[], object], what: str) -> None:
-        wait_until(is_so, _DEADLINE_S, what, 0.5)
+        wait_until(is_so, _DEADLINE_S, what)
 
     def fires(self, *alerts: str) -> None:
         """Wait until all of ``alerts`` fire at the same time."""
@@ -71,7 +68,7 @@ class Scene:
         self.until(lambda: self.to_broker.end(remote) >= first + count, f"{remote} has all")
 
 
-def _properties(source: KafkaCluster, target: KafkaCluster, port: int) -> dict[str, str]:
+def _properties(source: KafkaCluster, target: KafkaCluster) -> dict[str, str]:
     return {
         "clusters": "well, strict, eu",
         "well.bootstrap.servers": source.bootstrap,
@@ -94,28 +91,25 @@ def _properties(source: KafkaCluster, target: KafkaCluster, port: int) -> dict[s
         "well->eu.emit.checkpoints.interval.seconds": "1",
         "eu.offset.flush.interval.ms": "500",
         "refresh.topics.interval.seconds": "1",
-        "dedicated.mode.enable.public.rest": "true",
-        "listeners": f"http://{cluster_config.HOST}:{port}",
     }
 
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    (port,) = cluster_config.choose(1)
-    address = f"{cluster_config.HOST}:{port}"
-    directory = tmp_path_factory.mktemp("boards")
+    rest, directory = with_rest(), tmp_path_factory.mktemp("boards")
+    url = rest["listeners"]
     with (
         KafkaCluster.start("well") as source,
         KafkaCluster.start("eu") as target,
-        Mirror(_properties(source, target, port), directory) as mirror,
-        started(address, directory) as prometheus,
+        Mirror({**_properties(source, target), **rest}, directory) as mirror,
+        started(url.removeprefix("http://"), directory) as prometheus,
     ):
         broker = Broker(source, 0)
         for topic in (_TOPIC, _STRICT_TOPIC):
             broker.make_topic(topic, [[1]])
-        asyncio.run(_commit(source.bootstrap))
+        asyncio.run(commit(source.bootstrap, "well-group", {_TOPIC: 1}))  # else there is no task of checkpoints
         mirror.start()
-        scene = Scene(mirror, f"http://{address}", (source, target), prometheus)
+        scene = Scene(mirror, url, (source, target), prometheus)
         scene.copies(_TOPIC, f"well.{_TOPIC}", 0, 100)
         scene.copies(_STRICT_TOPIC, f"strict.{_STRICT_TOPIC}", 0, 100)
         yield scene
@@ -190,7 +184,7 @@ def _spark_gone(scene: Scene) -> None:
 def _partition_quarantined(scene: Scene) -> None:
     scene.to_broker.make_topic(f"well.{_REFUSED}", [[1]], cleanup_policy="compact")
     scene.from_broker.make_topic(_REFUSED, [[1]])
-    asyncio.run(_without_key(scene.source.bootstrap))
+    asyncio.run(send(scene.source.bootstrap, _REFUSED, [b"no key"]))
     scene.fires(f"HeliographPartitionStopped {_FLOW}")
     assert not scene.prometheus.firing("HeliographTaskFailed"), "the other partition is copied"
 
@@ -211,18 +205,3 @@ def _gap_skipped_and_task_failed(scene: Scene) -> None:
 def _worker_killed(scene: Scene) -> None:
     scene.mirror.kill()
     scene.fires("HeliographWorkerDown", "HeliographAbsent")
-
-
-async def _commit(bootstrap: str) -> None:
-    """A group, because without one there is no task of checkpoints."""
-    async with AIOKafkaConsumer(
-        bootstrap_servers=bootstrap, group_id="well-group", enable_auto_commit=False
-    ) as consumer:
-        partition = TopicPartition(_TOPIC, 0)
-        consumer.assign([partition])
-        await consumer.commit({partition: 1})
-
-
-async def _without_key(bootstrap: str) -> None:
-    async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
-        await producer.send_and_wait(_REFUSED, b"no key", partition=0)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from kafka import KafkaAdminClient
 
 from connect.cli.check.check_file import run_check
 from connect.cli.commands.plan import run_plan
 from connect.core.model import FACTOR_KEYS
 from tests.kit.brokers import KafkaCluster
-from tests.kit.rules import Guarded
-from tests.kit.secured import PLAIN
+from tests.kit.rules import BOB, Guarded, guarded
 from tests.kit.topics import make_topics
 
 pytestmark = pytest.mark.integration
@@ -72,32 +70,19 @@ def test_clusters_are_asked(
     assert found["clusters"][1]["error"]
 
 
-@pytest.fixture
-def guarded() -> Iterator[Guarded]:
-    """A cluster where bob may do what rules say."""
-    config = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.bobs.plain.sasl.jaas.config": f'{PLAIN} required user_bob="secret";',
-    }
-    with KafkaCluster.start("guarded", config=config, listeners={"BOBS": "SASL_PLAINTEXT"}) as cluster:
-        admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
-        try:
-            yield Guarded(cluster, admin)
-        finally:
-            admin.close()
-
-
 @pytest.mark.long
-def test_missing_rights_are_named(guarded: Guarded, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cluster = guarded.cluster
+def test_missing_rights_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with guarded("guarded") as cluster:
+        _name_missing_rights(cluster, tmp_path, capsys)
+
+
+def _name_missing_rights(on: Guarded, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = on.cluster
     asyncio.run(make_topics(cluster.bootstrap, {"checked-a": 1, "checked-b": 1, "checks.checked-a": 1}))
     bobs = cluster.bootstrap_of("BOBS")
-    login = f'{PLAIN} required username="bob" password="secret";'
-    lines = f"{_FACTORS}security.protocol = SASL_PLAINTEXT\nsasl.mechanism = PLAIN\nsasl.jaas.config = {login}\n"
-    file = _mirror(tmp_path, bobs, bobs, lines)
-    guarded.add(
+    lines = "".join(f"{key} = {value}\n" for key, value in BOB.items())
+    file = _mirror(tmp_path, bobs, bobs, _FACTORS + lines)
+    on.add(
         "ALLOW READ User:bob TOPIC LITERAL checked-a",
         "ALLOW READ User:bob TOPIC LITERAL checked-b",
         "ALLOW DESCRIBE_CONFIGS User:bob TOPIC LITERAL checked-b",
@@ -120,7 +105,7 @@ def test_missing_rights_are_named(guarded: Guarded, tmp_path: Path, capsys: pyte
     assert texts[unfenced] == "warning"
     assert any("cannot be seen. Check" in text and "checks.checked-b" in text for text in texts), texts
 
-    guarded.add(
+    on.add(
         "ALLOW ALL User:bob TOPIC LITERAL *",
         "ALLOW ALL User:bob GROUP LITERAL *",
         "ALLOW ALL User:bob CLUSTER LITERAL kafka-cluster",

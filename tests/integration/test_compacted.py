@@ -6,7 +6,9 @@ import asyncio
 import re
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -29,8 +31,6 @@ pytestmark = pytest.mark.integration
 
 
 class Followed:
-    """A topic, the log that follows it, and what was handed over."""
-
     def __init__(
         self, bootstrap: str, partitions: int = 1, *, read_committed: bool = False, only_last: bool = False
     ) -> None:
@@ -60,11 +60,11 @@ class Followed:
     async def make(self) -> None:
         await ensure_compacted_topic(self.admin, NewTopic(self.topic, self.partitions, 1))
         # A plain write to partitions that do not all lead yet is repeated, and some of it is there twice.
-        await eventually(self._leads)
+        await until(self._leads, "all partitions lead")
 
     async def recreate(self) -> None:
         assert await self.admin.delete_topics([self.topic]) == {self.topic: None}
-        await eventually(self._is_gone)
+        await until(self._is_gone, "the topic is gone")
         await self.make()
 
     async def has_partitions(self, count: int) -> bool:
@@ -77,13 +77,12 @@ class Followed:
             return False
 
     async def _is_gone(self) -> bool:
-        return self.topic not in await self.admin.list_topics()
+        return self.topic not in await self.admin.describe_topics([self.topic])
 
     def records(self, *values: bytes | None, key: bytes = b"k") -> list[OutRecord]:
         return [OutRecord(self.topic, key, value) for value in values]
 
     async def others_write(self, *values: bytes | None) -> None:
-        """Not through the log."""
         await PlainWriter(self.cluster).write(self.records(*values))
 
     async def close(self) -> None:
@@ -92,46 +91,40 @@ class Followed:
         await self.cluster.close()
 
 
-async def eventually(ask: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(120):
-        while True:
-            if await ask():
-                return
-            await asyncio.sleep(0.02)
+@asynccontextmanager
+async def followed(us: KafkaCluster, *shape: Any, **how: bool) -> AsyncIterator[Followed]:
+    made = Followed(us.bootstrap, *shape, **how)
+    await made.make()
+    try:
+        yield made
+    finally:
+        await made.close()
 
 
 @pytest.fixture
 async def plain(us: KafkaCluster) -> AsyncIterator[Followed]:
-    followed = Followed(us.bootstrap)
-    await followed.make()
-    yield followed
-    await followed.close()
+    async with followed(us) as made:
+        yield made
 
 
 @pytest.fixture
 async def committed(us: KafkaCluster) -> AsyncIterator[Followed]:
-    followed = Followed(us.bootstrap, read_committed=True)
-    await followed.make()
-    yield followed
-    await followed.close()
+    async with followed(us, read_committed=True) as made:
+        yield made
 
 
 @pytest.fixture
 async def last(us: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Followed]:
     """What is long is read by another process."""
     monkeypatch.setattr(long_log, "LONG_OFFSETS", 20)
-    followed = Followed(us.bootstrap, 3, read_committed=True, only_last=True)
-    await followed.make()
-    yield followed
-    await followed.close()
+    async with followed(us, 3, read_committed=True, only_last=True) as made:
+        yield made
 
 
 @pytest.fixture
 async def wide(us: KafkaCluster) -> AsyncIterator[Followed]:
-    followed = Followed(us.bootstrap, 3)
-    await followed.make()
-    yield followed
-    await followed.close()
+    async with followed(us, 3) as made:
+        yield made
 
 
 async def test_what_was_there_and_what_comes(wide: Followed) -> None:
@@ -324,7 +317,7 @@ async def test_more_partitions_are_read_as_well(plain: Followed) -> None:
     await plain.log.start()
     await plain.log.write(plain.records(b"1"))
     assert await plain.admin.create_partitions({plain.topic: 3}) == {plain.topic: None}
-    await eventually(lambda: plain.has_partitions(3))
+    await until(lambda: plain.has_partitions(3), "there are three partitions")
     for key in range(10):
         await plain.log.write(plain.records(b"2", key=b"%d" % key))
     await plain.log.read_to_end()

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
 
 from connect.embedded.brokers import KafkaCluster
 from connect.embedded.java import cache_dir
-from tests.interop.flow import read_all
 from tests.kit import confined
+from tests.kit.copies import await_records, send
 from tests.kit.mirror import Mirror, one_flow
-from tests.kit.processes import wait_until
 from tests.kit.topics import make_topics
 
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(1800)]
@@ -29,13 +25,14 @@ DEADLINE_S = 600.0
 
 @pytest.mark.skipif(not confined.is_possible(), reason="no namespaces, or no lists of system calls")
 def test_a_mirror_copies_under_the_restrictions_of_its_unit(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
-    asyncio.run(write(us.bootstrap))
+    asyncio.run(make_topics(us.bootstrap, {TOPIC: 2}))
+    asyncio.run(send(us.bootstrap, TOPIC, (b"%d" % number for number in range(RECORDS)), [0, 1]))
     cache_dir().mkdir(parents=True, exist_ok=True)
     program = str(Path(sys.executable).parent / "connect-mirror-maker")
     restricted = [sys.executable, confined.__file__, str(UNIT), "/tmp", str(cache_dir()), "--", program]
     with Mirror(one_flow(us.bootstrap, eu.bootstrap, TOPIC, tasks=1), tmp_path, restricted) as mirror:
         mirror.start()
-        wait_until(lambda: copied(mirror, eu.bootstrap) == RECORDS, DEADLINE_S, "all is copied", 0.5)
+        await_records(mirror, eu.bootstrap, f"us.{TOPIC}", RECORDS, DEADLINE_S)
         members = mirror.members()
         assert len(members) > 3, "the worker, Spark's driver with its JVM, and Python workers"
         for member in members:
@@ -46,18 +43,3 @@ def test_a_mirror_copies_under_the_restrictions_of_its_unit(us: KafkaCluster, eu
         assert mirror.stop() == 0
         mirror.assert_gone()
         assert "Traceback" not in mirror.log_file.read_text()
-
-
-async def write(bootstrap: str) -> None:
-    await make_topics(bootstrap, {TOPIC: 2})
-    async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
-        for number in range(RECORDS):
-            await producer.send(TOPIC, b"%d" % number, partition=number % 2)
-        await producer.flush()
-
-
-def copied(mirror: Mirror, bootstrap: str) -> int:
-    assert mirror.is_running, mirror.log_lines()[-20:]
-    with contextlib.suppress(KafkaError):  # a broker that is busy is asked again
-        return len(asyncio.run(read_all(bootstrap, f"us.{TOPIC}")))
-    return 0

@@ -1,5 +1,4 @@
-"""A mirror whose source stands still, whose connector is stopped, that has nothing to mirror, or whose internal topics
-hold records that cannot be read says so. The tests share one mirror between two brokers of their own."""
+"""A mirror that stands still, has nothing to mirror or cannot read internal records says so; one for all tests."""
 
 from __future__ import annotations
 
@@ -10,12 +9,12 @@ from functools import partial
 from typing import Final
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer
 
-from connect.embedded import cluster_config
 from tests.kit.brokers import KafkaCluster
 from tests.kit.direct import Broker
-from tests.kit.mirror import SMALL, Mirror
+from tests.kit.mirror import SMALL, Mirror, with_rest
+from tests.kit.moving import commit
 from tests.kit.processes import wait_until
 from tests.kit.seen import Seen
 from tests.kit.shapes import configure
@@ -42,19 +41,17 @@ _AT_TARGET: Final = ("mm2-configs.still.internal", *_READ_AT_START, "heartbeats"
 
 @pytest.fixture(scope="module")
 def still() -> Iterator[KafkaCluster]:
-    """A broker for these tests to freeze."""
     with KafkaCluster.start("still") as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def stuck() -> Iterator[KafkaCluster]:
-    """The target, to be frozen too."""
     with KafkaCluster.start("stuck") as cluster:
         yield cluster
 
 
-def _properties(still: KafkaCluster, eu: KafkaCluster, port: int) -> dict[str, str]:
+def _properties(still: KafkaCluster, eu: KafkaCluster) -> dict[str, str]:
     return {
         "clusters": "still, bare, eu",
         "still.bootstrap.servers": still.bootstrap,
@@ -71,8 +68,7 @@ def _properties(still: KafkaCluster, eu: KafkaCluster, port: int) -> dict[str, s
         "still->eu.emit.heartbeats.enabled": "true",
         "still->eu.emit.checkpoints.interval.seconds": "1",
         "eu.offset.flush.interval.ms": "500",
-        "dedicated.mode.enable.public.rest": "true",
-        "listeners": f"http://{cluster_config.HOST}:{port}",
+        **with_rest(),
     }
 
 
@@ -81,10 +77,10 @@ def seen(still: KafkaCluster, stuck: KafkaCluster, tmp_path_factory: pytest.Temp
     """The running mirror with a hundred records copied; at the end it stops and leaves no process behind."""
     source, target = Broker(still, 0), Broker(stuck, 0)
     source.make_topic(_TOPIC, [[1]])
-    asyncio.run(_commit(still.bootstrap))
-    (port,) = cluster_config.choose(1)
-    with Mirror(_properties(still, stuck, port), tmp_path_factory.mktemp("seen")) as mirror:
-        seen = _Seen(mirror, f"http://{cluster_config.HOST}:{port}", source, target)
+    asyncio.run(commit(still.bootstrap, "still-group", {_TOPIC: 1}))  # else there is no task of checkpoints
+    properties = _properties(still, stuck)
+    with Mirror(properties, tmp_path_factory.mktemp("seen")) as mirror:
+        seen = _Seen(mirror, properties["listeners"], source, target)
         mirror.start()
         seen.copies(100)
         yield seen
@@ -264,40 +260,27 @@ def _target_stands_still(stuck: KafkaCluster, seen: _Seen) -> None:
 
 
 class _Seen(Seen):
-    """What the mirror between these brokers shows."""
-
     def __init__(self, mirror: Mirror, url: str, source: Broker, target: Broker) -> None:
         super().__init__(mirror, url, "still")
         self.from_broker, self.to_broker = source, target
         self._written = 0
 
     def write(self, count: int) -> None:
-        """Write numbers at the source."""
         self.from_broker.produce(_TOPIC, self._written, count)
         self._written += count
 
     def copies(self, count: int) -> None:
-        """Write numbers at the source, and wait until they have arrived."""
         self.write(count)
         self.until(
             lambda: self.to_broker.end(f"still.{_TOPIC}") >= self._written, f"{self._written} records are copied"
         )
 
     def until(self, is_so: Callable[[], object], what: str, within_s: float = _DEADLINE_S) -> None:
-        wait_until(is_so, within_s, what, 0.2)
+        wait_until(is_so, within_s, what)
 
 
 def _is_there(broker: Broker, topic: str) -> bool:
     return broker.end(topic) >= 0
-
-
-async def _commit(bootstrap: str) -> None:
-    """A group, for without one there is no task of checkpoints."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id="still-group", enable_auto_commit=False)
-    async with consumer:
-        partition = TopicPartition(_TOPIC, 0)
-        consumer.assign([partition])
-        await consumer.commit({partition: 1})
 
 
 async def _record_rejected(bootstrap: str, topics: tuple[str, ...]) -> None:

@@ -54,8 +54,8 @@ def test_a_demo_that_ends_at_any_stage_leaves_no_process(tmp_path: Path, stage: 
         seen.update(psutil.Process(running.pid).children(recursive=True))
         return stage in (tmp_path / "out").read_text() and len(seen) > 1
 
-    wait_until(begun, 600.0, f"the demo is at {stage}", 0.2)
+    wait_until(begun, 600.0, f"the demo is at {stage}")
     seen.update(psutil.Process(running.pid).children(recursive=True))
     running.send_signal(number)
     running.wait(60)
-    wait_until(lambda: not any(one.is_running() for one in seen), 30.0, "no process is left", 0.2)
+    wait_until(lambda: not any(one.is_running() for one in seen), 30.0, "no process is left")

@@ -3,80 +3,53 @@
 from __future__ import annotations
 
 import io
-import threading
 import traceback
 import zipfile
 from collections.abc import Iterator
-from functools import partial
 from hashlib import sha256
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from connect.core.errors import DownloadFailed
 from connect.embedded import brokers, cluster_config, maven_download
+from tests.kit.maven import publish, served
 
 pytestmark = pytest.mark.integration
 
 
-class _Handler(SimpleHTTPRequestHandler):
-    """Serves a folder without telling standard error of every request."""
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the name is the base class's)
-        del format, args
-
-
 class Repository:
-    """A Maven repository in a folder, served over HTTP, with artifacts of one jar each."""
-
     def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
         self.url = url
 
     def add(self, name: str, *, needs: str | None = None) -> Path:
         """Puts ``org.example:<name>:1.0`` there, needing another one if named; returns its jar."""
-        place = self.folder / "org" / "example" / name / "1.0"
-        place.mkdir(parents=True)
         dependency = (
             f"<dependencies><dependency><groupId>org.example</groupId><artifactId>{needs}</artifactId>"
             "<version>1.0</version><scope>runtime</scope></dependency></dependencies>"
             if needs
             else ""
         )
-        (place / f"{name}-1.0.pom").write_text(
-            "<project><modelVersion>4.0.0</modelVersion><groupId>org.example</groupId>"
-            f"<artifactId>{name}</artifactId><version>1.0</version>{dependency}</project>"
-        )
         content = io.BytesIO()
         with zipfile.ZipFile(content, "w") as archive:
             archive.writestr("a.class", b"class " * 200)
-        jar = place / f"{name}-1.0.jar"
-        jar.write_bytes(content.getvalue())
-        return jar
+        return publish(self.folder, f"org.example:{name}:1.0", content.getvalue(), dependency)
 
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repository]:
     folder = tmp_path / "repository"
     folder.mkdir()
-    server = ThreadingHTTPServer((cluster_config.HOST, 0), partial(_Handler, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, name="repository")
-    thread.start()
-    url = f"http://somebody:secret@{cluster_config.HOST}:{server.server_port}"
-    monkeypatch.setenv("no_proxy", cluster_config.HOST)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv(brokers.REPOSITORY_VARIABLE, url)
-    try:
+    with served(folder) as address:
+        url = f"http://somebody:secret@{address}"
+        monkeypatch.setenv("no_proxy", cluster_config.HOST)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        monkeypatch.setenv(brokers.REPOSITORY_VARIABLE, url)
         yield Repository(folder, url)
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def kept(tmp_path: Path) -> list[str]:
-    """Names of the jars that ended up in the cache."""
     return sorted(path.name for path in (tmp_path / "cache").rglob("*.jar"))
 
 
@@ -89,8 +62,8 @@ def test_a_jar_comes_with_what_it_needs(
     assert kept(tmp_path) == ["first-1.0.jar", "second-1.0.jar"]
     assert capsys.readouterr().err.splitlines() == ["downloading jars: 1 of 2", "downloading jars: 2 of 2"]
     # Nothing is asked of the network again, not even when another class path needs the same jar.
-    for served in repository.folder.rglob("*.[jp]*"):
-        served.unlink()
+    for file in repository.folder.rglob("*.[jp]*"):
+        file.unlink()
     assert brokers.classpath(["org.example:first:1.0"]) == found
     assert brokers.classpath(["org.example:second:1.0"]) == found[1:]
 

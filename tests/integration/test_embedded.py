@@ -14,13 +14,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import NewTopic
 
 from connect.core.errors import ConfigError, PermanentError
 from connect.embedded import brokers, cluster_config
 from connect.embedded.brokers import QUICK_JVM, PortInUse
 from tests.kit.brokers import KafkaCluster
+from tests.kit.clients import stock_admin
 from tests.kit.processes import Member, Role, gone, wait_until
 
 pytestmark = pytest.mark.integration
@@ -30,18 +31,14 @@ _DEADLINE_S = 180.0
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[KafkaCluster]:
-    """A cluster that tests of this module may break and repair."""
     with KafkaCluster.start("own", advertised=lambda node, port: ("localhost", port)) as cluster:
         yield cluster
 
 
 def make_topic(cluster: KafkaCluster) -> str:
     topic = f"embedded-{uuid.uuid4().hex}"
-    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
-    try:
+    with stock_admin(cluster.bootstrap) as admin:
         admin.create_topics([NewTopic(topic, 1, 1)])
-    finally:
-        admin.close()
     return topic
 
 
@@ -100,13 +97,10 @@ def test_clients_of_the_proxied_listener_are_told_the_proxys_address(own: KafkaC
     host, port = own.proxied_bootstrap.split(":")
     assert host == "localhost"
     assert int(port) != own.nodes[0].port
-    admin = KafkaAdminClient(bootstrap_servers=own.proxied_bootstrap)
-    try:
+    with stock_admin(own.proxied_bootstrap) as admin:
         assert [(broker["host"], broker["port"]) for broker in admin.describe_cluster()["brokers"]] == [
             (host, int(port))
         ]
-    finally:
-        admin.close()
 
 
 def test_a_node_that_runs_is_not_started_twice(own: KafkaCluster) -> None:

@@ -28,7 +28,7 @@ def reported(capsys: Capture) -> Any:
 
 
 def await_said(capsys: Capture, words: str) -> None:
-    wait_until(lambda: words in capsys.readouterr().err, DEADLINE_S, f"the command says {words}", 0.2)
+    wait_until(lambda: words in capsys.readouterr().err, DEADLINE_S, f"the command says {words}")
 
 
 def test_readers_go_over_and_come_back_to_exactly_the_record_that_is_next(
@@ -142,7 +142,7 @@ def test_after_a_killed_mirror_what_arrived_and_what_did_not_is_known_to_the_rec
         before = len(two.values(two.eu, two.topics[0]))
         writing = threading.Thread(target=two.write, args=(two.us, "second", 50), name="writer")
         writing.start()
-        wait_until(lambda: len(two.values(two.eu, two.topics[0])) > before, DEADLINE_S, "more is copied", 0.01)
+        wait_until(lambda: len(two.values(two.eu, two.topics[0])) > before, DEADLINE_S, "more is copied")
         mirror.kill()
         writing.join()
         gone = two.arguments(mirror.properties_file, two.us, two.eu, gone=two.us, executes=True)

@@ -32,8 +32,6 @@ Capture = pytest.CaptureFixture[str]
 
 
 class Groups:
-    """A Connect group on either cluster with the connector of the flow that ends there."""
-
     def __init__(self, two: TwoWays, directory: Path) -> None:
         self._two = two
         self._flows = {two.eu: two.us, two.us: two.eu}
@@ -50,7 +48,6 @@ class Groups:
         return f"to-{target}"
 
     def described(self, target: str) -> dict[str, str]:
-        """As the runbook says it."""
         return {
             f"{target}.group.id": self.group(target),
             f"{target}.offset.storage.topic": f"{self.group(target)}-offsets",
@@ -85,7 +82,7 @@ class Groups:
             assert worker.is_running, worker.tail()
             return two.values(target, topic)[-10:] == wanted
 
-        wait_until(is_there, _DEADLINE_S, f"{topic} is copied to {target}", 0.5)
+        wait_until(is_there, _DEADLINE_S, f"{topic} is copied to {target}")
 
 
 @pytest.fixture

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaProducer
 
-from tests.interop.flow import read_all
 from tests.kit.brokers import KafkaCluster
 from tests.kit.copied import AHEAD, LATE, RECORDS, Copied
+from tests.kit.copies import read_all, send
 from tests.kit.dying import Ended, run_dying
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
@@ -33,10 +32,7 @@ def command(name: str, copied: Copied, target: str) -> list[str]:
 
 
 async def end_though_killed(arguments: Sequence[str]) -> list[str]:
-    """Killed at its first act, then at its second, and so on; the acts that it got to.
-
-    What a run before has done is not done again, so that acts move up and one may be passed over.
-    """
+    """Kill it at its first act, its second, and so on; the acts it got to, of which one may be passed over."""
     acts = list[str]()
     for act in range(1, _MANY):
         ended = await asyncio.to_thread(run_dying, act, 0, arguments)
@@ -63,7 +59,7 @@ async def test_a_failover_and_the_failback_end_as_if_nobody_had_killed_them(
     acts = await end_though_killed(command("failback", copied, copied.us))
     assert {"TxnOffsetCommitRequest", "EndTxnRequest"} <= set(acts)
     used_meanwhile = {group: min(offset + 4, RECORDS) for group, offset in copied.groups.items()}
-    assert await copied.stored_at_source() == used_meanwhile
+    assert await copied.stored(copied.us) == used_meanwhile
     assert await copied.before(copied.us) == {
         group: offset for group, offset in copied.groups.items() if offset != used_meanwhile[group]
     }
@@ -102,9 +98,7 @@ async def test_an_append_that_is_killed_appends_every_record_once(
     copied = Copied(us, eu, tmp_path)
     await copied.make()
     unreplicated = [os.urandom(200_000) for _ in range(9)]
-    async with AIOKafkaProducer(bootstrap_servers=copied.bootstrap[copied.us]) as producer:
-        for value in unreplicated:
-            await producer.send(copied.topic, value)
+    await send(copied.bootstrap[copied.us], copied.topic, unreplicated)
     append = ["unreplicated", str(copied.file), "--from", copied.us, "--to", copied.eu, "--append"]
     acts = list[str]()
     for act in range(5, _MANY):

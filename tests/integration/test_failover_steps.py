@@ -28,7 +28,6 @@ from connect.cli.commands.failover import (
 )
 from connect.cli.daemons.flow_worker import worker_config
 from connect.kafka.authorization import AclBinding, describe_acls
-from connect.kafka.cluster import Cluster
 from connect.kafka.log.committed_offsets import list_groups
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.tracing import trace_with
@@ -36,9 +35,11 @@ from connect.runtime.audit import AuditLog
 from connectors.config.mm2_properties import Flow, load
 from connectors.failover.clusters_and_lease import FailoverInProgress, hold, site
 from tests.kit.brokers import KafkaCluster
+from tests.kit.clients import cluster_at
 from tests.kit.copied import AHEAD, RECORDS, Copied
-from tests.kit.groups import cluster_at
+from tests.kit.copies import send
 from tests.kit.moving import commit
+from tests.kit.rules import guarded
 
 pytestmark = [pytest.mark.integration]
 
@@ -84,12 +85,9 @@ async def test_records_that_only_the_target_holds_are_not_passed_over_in_silence
 
 async def audited(copied: Copied) -> list[dict[str, Any]]:
     flow = Flow(load(copied.file), copied.us, copied.eu)
-    cluster = Cluster(flow.clients().target_admin())
-    audit = AuditLog(cluster, cast(Admin, None), worker_config(flow).audit_topic, "")
-    try:
+    async with cluster_at(copied.bootstrap[copied.eu]) as cluster:
+        audit = AuditLog(cluster, cast(Admin, None), worker_config(flow).audit_topic, "")
         return list((await audit.report({}))["entries"])
-    finally:
-        await cluster.close()
 
 
 async def test_two_at_once_and_the_second_is_told(copied: Copied, capsys: Capture) -> None:
@@ -108,18 +106,14 @@ async def test_two_at_once_and_the_second_is_told(copied: Copied, capsys: Captur
 async def test_a_group_that_somebody_uses_is_not_moved(copied: Copied, capsys: Capture) -> None:
     group, *_ = copied.groups
     for alias, words in ((copied.us, "stop its consumers"), (copied.eu, "has members")):
-        consumer = AIOKafkaConsumer(
+        async with AIOKafkaConsumer(
             copied.topic,
             bootstrap_servers=copied.bootstrap[alias],
             group_id=group,
             enable_auto_commit=False,
             session_timeout_ms=120_000,
-        )
-        await consumer.start()
-        try:
+        ):
             code, reported = await run(copied.arguments(executes=True, leaves_unreplicated=True), capsys)
-        finally:
-            await consumer.stop()
         assert code == EXIT_SOME_LEFT
         assert [one for one in reported["blocked"] if one["group"] == group and words in one["why"] + one["remedy"]]
         others = {name: offset for name, offset in copied.wanted().items() if name != group}
@@ -165,17 +159,11 @@ async def test_a_rehearsal_changes_nothing_and_says_what_a_failover_would(copied
     said = capsys.readouterr().out
     assert "3 groups ready, 0 blocked; nothing was changed" in said
     assert "read from 3 of 3 target offsets" in said
-    assert (
-        "RTO: " in said
-        and "; estimated: drain 0.0 s, stop 2.0 s, moves " in said
-        and f"RPO, if {copied.us} were lost now: " in said
-    )
+    for words in ("RTO: ", "; estimated: drain 0.0 s, stop 2.0 s, moves ", f"RPO, if {copied.us} were lost now: "):
+        assert words in said
     assert set((await copied.stored()).values()) == {None}
-    cluster = cluster_at(copied.bootstrap[copied.eu])
-    try:
+    async with cluster_at(copied.bootstrap[copied.eu]) as cluster:
         assert not [group for group in await list_groups(cluster) if group.startswith("heliograph-rehearse-")]
-    finally:
-        await cluster.close()
 
 
 @pytest.mark.parametrize("damaged", [{3: b"another"}, {}], ids=["it differs", "it is equal"])
@@ -228,19 +216,15 @@ async def test_a_group_that_went_on_is_not_taken_back(copied: Copied, capsys: Ca
 async def test_writers_are_refused_until_the_undo_lets_them_in_again(
     eu: KafkaCluster, tmp_path: Path, capsys: Capture
 ) -> None:
-    guard = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
-    }
-    with KafkaCluster.start("guarded", config=guard) as guarded:
-        copied = Copied(guarded, eu, tmp_path)
+    with guarded("guarded") as on:
+        copied = Copied(on.cluster, eu, tmp_path)
         await copied.make()
         go = copied.arguments(executes=True, leaves_unreplicated=True, denies_writes=True)
         assert (await run(go, capsys))[0] == 0
-        (rule,) = await rules_of(guarded)
+        (rule,) = await rules_of(on.cluster)
         assert str(rule) == f"DENY WRITE to User:* from * on LITERAL TOPIC {copied.topic}"
         assert await asyncio.to_thread(run_undo, go) == 0
-        assert await rules_of(guarded) == []
+        assert await rules_of(on.cluster) == []
         assert set((await copied.stored()).values()) == {None}
 
 
@@ -255,9 +239,7 @@ async def test_an_old_primary_with_another_tail_holds_up_who_reads_it_and_says_w
         await copied.go_on_at_target(0)
         tailless.stop_node(0)
         tailless.start_node(0)  # its log goes on in another leader epoch
-        async with AIOKafkaProducer(bootstrap_servers=copied.bootstrap[copied.us]) as producer:
-            for _ in range(4):
-                await producer.send(copied.topic, b"of its own")
+        await send(copied.bootstrap[copied.us], copied.topic, [b"of its own"] * 4)
         back = replace(copied.arguments(leaves_unreplicated=True), target=copied.us)
         capsys.readouterr()
         assert await asyncio.to_thread(run_failback, back) == EXIT_NO_GO
@@ -297,11 +279,8 @@ async def test_a_failback_moves_groups_only_once_what_came_back_is_verified(
 
 
 async def rules_of(kafka: KafkaCluster) -> list[AclBinding]:
-    cluster = cluster_at(kafka.bootstrap)
-    try:
+    async with cluster_at(kafka.bootstrap) as cluster:
         return await describe_acls(cluster)
-    finally:
-        await cluster.close()
 
 
 def ended_well(command: list[str], lines: int) -> bool:

@@ -1,8 +1,4 @@
-"""Readers are moved there and back by the commands while topics are written, and each processes every record once.
-
-Groups at six places of three topics, by both policies, after ``heliograph failover`` and again after ``heliograph
-failback``: what each processed where is counted by record.
-"""
+"""Readers are moved there and back by commands under load, and each processes every record once, by both policies."""
 
 from __future__ import annotations
 
@@ -35,7 +31,6 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture(scope="module")
 def three() -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
-    """Two clusters of three brokers."""
     with KafkaCluster.start("us3", nodes=3, config=EAGER) as us, KafkaCluster.start("eu3", nodes=3, config=EAGER) as eu:
         yield us, eu
 

@@ -15,10 +15,9 @@ import pytest
 from kafka.protocol.admin.groups import DescribeGroupsRequest
 
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.cluster import Cluster
 from connect.kafka.group_protocol import GroupRefused, GroupSettings
-from connect.kafka.security.connection_settings import connection_settings
 from connect.kafka.threads import LeaseThread
+from tests.kit.clients import cluster_at
 from tests.kit.members import SETTINGS, Joiner, agree, until
 
 pytestmark = pytest.mark.integration
@@ -28,7 +27,6 @@ Begin = Callable[..., Joiner]
 
 @pytest.fixture
 async def begin(us: KafkaCluster) -> AsyncIterator[Begin]:
-    """Begins a member of this test's group."""
     group, begun = f"group-{uuid4()}", []
 
     def one(name: str, settings: GroupSettings = SETTINGS, **more: Any) -> Joiner:
@@ -40,13 +38,9 @@ async def begin(us: KafkaCluster) -> AsyncIterator[Begin]:
 
 
 async def described(us: KafkaCluster, group: str) -> Any:
-    """The group as Kafka's own tools see it."""
-    cluster = Cluster(connection_settings({"bootstrap.servers": us.bootstrap}, client_id="test-kit", where="us"))
-    try:
+    async with cluster_at(us.bootstrap) as cluster:
         answer = await (await cluster.coordinator(group, "group")).call(DescribeGroupsRequest(groups=[group]))
         return answer.groups[0]
-    finally:
-        await cluster.close()
 
 
 async def test_members_share_a_group_of_connects_type(us: KafkaCluster, begin: Begin) -> None:

@@ -14,7 +14,7 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.log.committed_offsets import NO_OFFSET, Committed, committed, listed_group, move
 from connect.kafka.log.producer import OutRecord, TransactionalWriter
 from connect.kafka.log.transactions import Superseded
-from tests.kit.groups import cluster_at
+from tests.kit.clients import cluster_at
 from tests.kit.topics import make_topics
 
 pytestmark = [pytest.mark.integration]
@@ -47,11 +47,10 @@ class Stage:
 
 @pytest.fixture
 async def stage(eu: KafkaCluster) -> AsyncIterator[Stage]:
-    cluster = cluster_at(eu.bootstrap)
-    made = Stage(cluster)
-    await make_topics(eu.bootstrap, {made.topic: 1})
-    yield made
-    await cluster.close()
+    async with cluster_at(eu.bootstrap) as cluster:
+        made = Stage(cluster)
+        await make_topics(eu.bootstrap, {made.topic: 1})
+        yield made
 
 
 async def yes(_: Any) -> bool:

@@ -16,14 +16,12 @@ from typing import Any
 import psutil
 import pytest
 import zstandard
-from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
 
 from connect.wire import batch as wire
 from connect.wire import records
 from connect.wire.fetch_produce import uvarint
-from tests.interop.flow import read_all
 from tests.kit.brokers import KafkaCluster
+from tests.kit.copies import await_records, send
 from tests.kit.direct import Broker
 from tests.kit.logs import batch_of
 from tests.kit.mirror import CALM, Mirror, one_flow, with_rest
@@ -55,22 +53,9 @@ class Flow:
     written: int = 0
 
     def copies(self, count: int) -> None:
-        """Write records, and wait until the target has them."""
-        asyncio.run(self._write(count))
+        asyncio.run(send(self.us.bootstrap, TOPIC, (b"value %d" % number for number in range(count)), [1]))
         self.written += count
-        wait_until(lambda: self._copied() == self.written, DEADLINE_S, "all is copied", 0.5)
-
-    async def _write(self, count: int) -> None:
-        async with AIOKafkaProducer(bootstrap_servers=self.us.bootstrap) as producer:
-            for number in range(count):
-                await producer.send(TOPIC, b"value %d" % number, partition=1)
-            await producer.flush()
-
-    def _copied(self) -> int:
-        assert self.mirror.is_running, self.mirror.log_lines()[-20:]
-        with suppress(KafkaError):  # a broker that is busy is asked again
-            return len(asyncio.run(read_all(self.eu.bootstrap, f"us.{TOPIC}")))
-        return -1
+        await_records(self.mirror, self.eu.bootstrap, f"us.{TOPIC}", self.written, DEADLINE_S)
 
     def get(self, path: str) -> Any:
         with urllib.request.urlopen(f"{self.url}{path}", timeout=60) as answer:
@@ -131,7 +116,7 @@ def test_a_batch_that_expands_to_a_gibibyte_stops_its_partition_only(flow: Flow)
     try:
         Broker(flow.us, 0).append(TOPIC, bomb())
         path = "/us/eu/connectors/MirrorSourceConnector/partitions?state=stopped"
-        wait_until(lambda: flow.get(path)["partitions"], DEADLINE_S, "the partition has stopped", 0.5)
+        wait_until(lambda: flow.get(path)["partitions"], DEADLINE_S, "the partition has stopped")
         flow.copies(10)
     finally:
         done.set()
@@ -171,7 +156,7 @@ def test_a_poisoned_record_in_each_internal_topic_is_named_and_ends_nothing(flow
         lines = [line for line in flow.mirror.log_lines() if "is skipped" in line or "cannot be read" in line]
         return [topic for topic in named if not any(topic in line for line in lines)]
 
-    wait_until(lambda: not unnamed(), DEADLINE_S, "each is named", 0.5)
+    wait_until(lambda: not unnamed(), DEADLINE_S, "each is named")
     flow.get("/us/eu/connectors/MirrorSourceConnector/lag")
     for name in flow.get("/us/eu/connectors"):
         status = flow.get(f"/us/eu/connectors/{name}/status")

@@ -35,7 +35,7 @@ def _begun(us: KafkaCluster, eu: KafkaCluster, alias: str, folder: Path, *more: 
     """Writes the files for a topic of the flow's own, which gets records; the remote topic and the target's broker."""
     topic, ours = f"begun-by-{alias}", Broker(us, 0)
     ours.make_topic(topic, [[1]])
-    wait_until(lambda: ours.end(topic) == 0, _DEADLINE_S, "the topic is there", 0.1)
+    wait_until(lambda: ours.end(topic) == 0, _DEADLINE_S, "the topic is there")
     ours.produce(topic, 0, _RECORDS)
     places = ("--source", f"{alias}={us.bootstrap}", "--target", f"eu={eu.bootstrap}")
     _heliograph("init", *places, "--topics", topic, "--groups", "no-group", "--dir", str(folder), *more)
@@ -49,7 +49,7 @@ def test_a_mirror_begins_with_its_file(us: KafkaCluster, eu: KafkaCluster, tmp_p
     with Mirror({}, tmp_path, [str(_BIN / "heliograph"), "mirror"]) as mirror:
         mirror.properties_file.write_text(written)
         mirror.start()
-        wait_until(lambda: theirs.end(remote) >= _RECORDS, _DEADLINE_S, "all is copied", 0.1)
+        wait_until(lambda: theirs.end(remote) >= _RECORDS, _DEADLINE_S, "all is copied")
         assert mirror.is_running
         assert mirror.stop() == 0
         mirror.assert_gone()
@@ -66,6 +66,6 @@ def test_a_connect_group_begins_with_its_files(us: KafkaCluster, eu: KafkaCluste
         for name in ("source", "checkpoint", "heartbeat"):
             file = str(tmp_path / f"mirror-{name}.properties")
             _heliograph("connectors", "create", file, "--rest", url)
-        wait_until(lambda: theirs.end(remote) >= _RECORDS, _DEADLINE_S, "all is copied", 0.1)
+        wait_until(lambda: theirs.end(remote) >= _RECORDS, _DEADLINE_S, "all is copied")
         assert worker.stop() == 0
         worker.assert_gone()

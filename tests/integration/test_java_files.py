@@ -14,9 +14,9 @@ import pytest
 from connect.embedded import cluster_config
 from connect.embedded.brokers import KafkaCluster
 from connectors.formats.mirror_records import Checkpoint, Heartbeat
-from tests.interop.flow import read_all
+from tests.kit.clients import cluster_at
+from tests.kit.copies import read_all
 from tests.kit.direct import Broker
-from tests.kit.groups import cluster_at
 from tests.kit.java_files import BYTES, JSON, SAMPLE_MIRROR, SAMPLE_WORKER, full_examples, short_source
 from tests.kit.mirror import Mirror
 from tests.kit.moving import commit
@@ -27,7 +27,6 @@ from tests.kit.workers import OurWorker
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1500)]
 
 _DEADLINE_S: Final = 300.0
-_POLL_S: Final = 0.5
 _RECORDS: Final = 10
 _AT: Final = 4
 
@@ -45,7 +44,7 @@ def pair() -> Iterator[Pair]:
 def _fill(cluster: KafkaCluster, topic: str) -> None:
     broker = Broker(cluster, 0)
     broker.make_topic(topic, [[1]])
-    wait_until(lambda: broker.end(topic) == 0, _DEADLINE_S, f"{topic} is there", _POLL_S)
+    wait_until(lambda: broker.end(topic) == 0, _DEADLINE_S, f"{topic} is there")
     broker.produce(topic, 0, _RECORDS)
 
 
@@ -55,11 +54,8 @@ def _records(cluster: KafkaCluster, topic: str) -> list[tuple[bytes | None, byte
 
 def _topics(cluster: KafkaCluster) -> set[str]:
     async def asked() -> set[str]:
-        connected = cluster_at(cluster.bootstrap)
-        try:
+        async with cluster_at(cluster.bootstrap) as connected:
             return set((await connected.metadata(None)).topics)
-        finally:
-            await connected.close()
 
     return asyncio.run(asked())
 
@@ -78,7 +74,7 @@ def test_kafkas_sample_of_a_mirror_runs(pair: Pair, tmp_path: Path) -> None:
             copied = all(Broker(target, 0).end(remote) >= _RECORDS for _, _, target, remote in ways)
             return copied and ("B", "A") in _beating(a) and ("A", "B") in _beating(b)
 
-        wait_until(is_there, _DEADLINE_S, "both ways are copied, with heartbeats of both", _POLL_S)
+        wait_until(is_there, _DEADLINE_S, "both ways are copied, with heartbeats of both")
         assert mirror.stop() == 0
         mirror.assert_gone()
     for source, topic, target, remote in ways:
@@ -110,13 +106,12 @@ def test_kafkas_sample_of_a_worker_takes_connectors_of_examples(pair: Pair, tmp_
                 copied and ("prim", "sec") in _beating(target) and _reported(target) == {("readers-a", "connecttest-a")}
             )
 
-        wait_until(is_there, _DEADLINE_S, "records, heartbeats and checkpoints are there", _POLL_S)
+        wait_until(is_there, _DEADLINE_S, "records, heartbeats and checkpoints are there")
         assert worker.stop() == 0
     assert _records(target, "connecttest-a") == _records(source, "connecttest-a")
 
 
 def _beating(cluster: KafkaCluster) -> set[tuple[str, str]]:
-    """The flows with heartbeats."""
     if Broker(cluster, 0).end("heartbeats") <= 0:
         return set()
     beats = [Heartbeat.decode(key, value) for key, value in _records(cluster, "heartbeats")]
@@ -124,7 +119,6 @@ def _beating(cluster: KafkaCluster) -> set[tuple[str, str]]:
 
 
 def _reported(cluster: KafkaCluster) -> set[tuple[str, str]]:
-    """The groups and topics with checkpoints."""
     topic = "prim.checkpoints.internal"
     if Broker(cluster, 0).end(topic) <= 0:
         return set()
@@ -148,6 +142,6 @@ def _check_refusals(client: RestClient, source: KafkaCluster, target: KafkaClust
         found = states.get("us-west-source", {}).get("connector", {})
         return found.get("state") == "FAILED" and "target.cluster.bootstrap.servers" in found["trace"]
 
-    wait_until(has_failed, _DEADLINE_S, "the address that is missing is named", _POLL_S)
+    wait_until(has_failed, _DEADLINE_S, "the address that is missing is named")
     client.ask("DELETE", path)
-    wait_until(lambda: client.ask("GET", "/connectors") == [], _DEADLINE_S, "it is deleted", _POLL_S)
+    wait_until(lambda: client.ask("GET", "/connectors") == [], _DEADLINE_S, "it is deleted")

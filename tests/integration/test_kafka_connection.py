@@ -7,59 +7,27 @@ import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
-from typing import Any
 from uuid import uuid4
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from kafka.admin import (
-    ACL,
-    ACLFilter,
-    ACLOperation,
-    ACLPermissionType,
-    ACLResourcePatternType,
-    KafkaAdminClient,
-    ResourcePattern,
-    ResourcePatternFilter,
-    ResourceType,
-)
 from kafka.protocol.consumer.fetch import FetchRequest
 from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer.produce import ProduceRequest
 from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest
 
-from connect.core.errors import ClusterUnreachable, RetriableError, SecurityError
-from connect.core.model import NewTopic
-from connect.kafka.cluster import Cluster, NotAuthorized
+from connect.core.errors import ClusterUnreachable, RetriableError
 from connect.kafka.connection import Connection, RequestTimedOut, UnsupportedVersion
 from connect.kafka.framing_and_sasl import ConnectionLost
-from connect.kafka.log.active_producers import ProducersRefused, describe_producers
-from connect.kafka.log.topic_admin import Admin
-from connect.kafka.log.transactions import FenceRefused, TopicsRefused, fence
-from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings, format_address
 from connect.wire import records
 from tests.kit.brokers import KafkaCluster
+from tests.kit.clients import cluster_at, settings_of
 from tests.kit.pipe import Direction
-from tests.kit.processes import wait_until
 from tests.kit.proxy import FaultProxy
-from tests.kit.topics import until_led
+from tests.kit.topics import make_topics
 
 pytestmark = pytest.mark.integration
 
-DEADLINE_S = 120.0
-LITERAL = ACLResourcePatternType.LITERAL
 METADATA_OF_NOTHING = b"\x01\x00\x00\x00"  # MetadataRequest 12: no topics, no creation, no rights, no tags
-PASSWORD = "never-to-be-seen"
-PLAIN_LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
-
-
-def settings_of(bootstrap: str, **properties: str) -> ConnectionSettings:
-    keys = {key.replace("_", "."): value for key, value in properties.items()}
-    return connection_settings({"bootstrap.servers": bootstrap, **keys}, client_id="probe", where="cluster us")
 
 
 @pytest.fixture
@@ -92,12 +60,7 @@ async def test_many_requests_in_flight(plain: Connection) -> None:
 
 async def test_answers_far_larger_than_the_scratch_buffer(us: KafkaCluster, plain: Connection) -> None:
     topic, value = f"large-{uuid4()}", bytes(range(256)) * 3000
-    admin = Admin(settings_of(us.bootstrap))
-    await admin.create_topics([NewTopic(topic, 1, 1)])
-    await admin.close()
-    cluster = Cluster(settings_of(us.bootstrap))
-    await until_led(cluster, {topic: 1})
-    await cluster.close()
+    await make_topics(us.bootstrap, {topic: 1})
     batch = bytes(records.build([records.Record(0, int(time.time() * 1000), None, value, [])], 0, -1, -1, -1))
     row = ProduceRequest.TopicProduceData.PartitionProduceData(index=0, records=batch)
     produce = ProduceRequest(
@@ -206,14 +169,10 @@ async def test_a_port_that_never_answers() -> None:
             await Connection.open(settings, "127.0.0.1", port)
 
 
-class TestCluster:
-    async def test_metadata(self, us: KafkaCluster) -> None:
-        topic = f"seen-{uuid4()}"
-        settings = settings_of(us.bootstrap)
-        admin, cluster = Admin(settings), Cluster(settings, "us")
-        await admin.create_topics([NewTopic(topic, 2, 1)])
-        await admin.close()
-        await until_led(cluster, {topic: 2})
+async def test_metadata(us: KafkaCluster) -> None:
+    topic = f"seen-{uuid4()}"
+    await make_topics(us.bootstrap, {topic: 2})
+    async with cluster_at(us.bootstrap) as cluster:
         found, missing, everything = await asyncio.gather(
             cluster.metadata({topic}), cluster.metadata({"nowhere"}), cluster.metadata(None)
         )
@@ -227,180 +186,23 @@ class TestCluster:
         assert await cluster.connection(node) is not await cluster.connection(node, "copy")
         with pytest.raises(ClusterUnreachable, match="has no broker 99"):
             await cluster.connection(99)
-        await cluster.close()
-        with pytest.raises(RetriableError, match="its client was closed"):
-            await cluster.metadata(())
-
-    async def test_it_goes_on_after_a_cut(self, us: KafkaCluster) -> None:
-        with FaultProxy.start("127.0.0.1", us.nodes[0].port) as proxy:
-            host, port = proxy.address
-            cluster = Cluster(settings_of(f"{host}:{port}"), "us")
-            await cluster.metadata(())
-            await asyncio.to_thread(proxy.cut)
-            assert (await cluster.metadata(())).brokers
-            await cluster.close()
-
-    async def test_it_waits_for_a_cluster_and_says_so(self, us: KafkaCluster) -> None:
-        with FaultProxy.start("127.0.0.1", us.nodes[0].port) as proxy:
-            await asyncio.to_thread(proxy.refuse)
-            host, port = proxy.address
-            cluster, said = Cluster(settings_of(f"{host}:{port}"), "us"), asyncio.Queue[Exception]()
-            waiting = asyncio.ensure_future(cluster.wait_reachable(said.put_nowait, every_s=0.01))
-            assert f"{host}:{port} is not reachable" in str(await said.get())
-            assert f"{host}:{port} is not reachable" in str(await said.get())
-            await asyncio.to_thread(proxy.accept)
-            await waiting
-            await cluster.close()
+    with pytest.raises(RetriableError, match="its client was closed"):
+        await cluster.metadata(())
 
 
-def certificate() -> tuple[str, str]:
-    """A self-signed certificate for 127.0.0.1 and its key, PEM."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return made.public_bytes(serialization.Encoding.PEM).decode(), pem.decode()
+async def test_a_cluster_goes_on_after_a_cut(proxy: FaultProxy) -> None:
+    async with cluster_at("{}:{}".format(*proxy.address)) as cluster:
+        await cluster.metadata(())
+        await asyncio.to_thread(proxy.cut)
+        assert (await cluster.metadata(())).brokers
 
 
-class Secured:
-    """A broker with a listener for each way to be secure, and the settings that fit."""
-
-    def __init__(self, cluster: KafkaCluster, trusted: str) -> None:
-        self._cluster = cluster
-        self._trusted = trusted
-
-    def settings(
-        self, listener: str, protocol: str, password: str = PASSWORD, *, user: str = "u", trust: bool = True
-    ) -> ConnectionSettings:
-        jaas = f'{PLAIN_LOGIN} required username="{user}" password="{password}";'
-        properties = {"bootstrap.servers": self._cluster.bootstrap_of(listener), "security.protocol": protocol}
-        if protocol.startswith("SASL"):
-            properties |= {"sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas}
-        if protocol.endswith("SSL") and trust:
-            properties |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": self._trusted}
-        return connection_settings(properties, client_id="secured", where="cluster safe")
-
-
-@pytest.fixture(scope="module")
-def secured() -> Iterator[Secured]:
-    chain, key = certificate()
-    jaas = f'{PLAIN_LOGIN} required user_u="{PASSWORD}" user_limited="{PASSWORD}";'
-    config = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS;User:u",
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.pass.plain.sasl.jaas.config": jaas,
-        "listener.name.both.plain.sasl.jaas.config": jaas,
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.certificate.chain": chain.replace("\n", " \n"),
-        "ssl.keystore.key": key.replace("\n", " \n"),
-    }
-    listeners = {"PASS": "SASL_PLAINTEXT", "TLS": "SSL", "BOTH": "SASL_SSL"}
-    with KafkaCluster.start("safe", config=config, listeners=listeners) as cluster:
-        yield Secured(cluster, chain)
-
-
-def leaks(error: BaseException | None) -> bool:
-    """Whether the password shows anywhere along the chain of causes."""
-    while error is not None:
-        if PASSWORD in str(error) or PASSWORD in repr(error):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-class TestSecured:
-    @pytest.mark.parametrize(
-        ("listener", "protocol"), [("TLS", "SSL"), ("PASS", "SASL_PLAINTEXT"), ("BOTH", "SASL_SSL")]
-    )
-    async def test_everything_works_behind_it(self, secured: Secured, listener: str, protocol: str) -> None:
-        settings = secured.settings(listener, protocol)
-        cluster, admin = Cluster(settings), Admin(settings)
-        topic = f"safe-{uuid4()}"
-        assert await admin.create_topics([NewTopic(topic, 1, 1)]) == {topic: None}
-        await until_led(cluster, {topic: 1})
-        assert (await cluster.metadata({topic})).topics[topic].partitions
-        connection = await cluster.any_connection()
-        bodies = await asyncio.gather(*(connection.send(3, 12, [METADATA_OF_NOTHING]) for _ in range(300)))
-        assert len(bodies) == 300
-        await admin.close()
-        await cluster.close()
-
-    async def test_a_wrong_password(self, secured: Secured) -> None:
-        settings = secured.settings("PASS", "SASL_PLAINTEXT", password=f"{PASSWORD}-wrong")
-        for ask in (Cluster(settings).metadata(()), Admin(settings).list_topics()):
-            with pytest.raises(SecurityError, match="authentication failed with SASL_PLAINTEXT PLAIN") as raised:
-                await ask
-            assert not leaks(raised.value)
-
-    async def test_a_mechanism_that_the_broker_does_not_offer(self, secured: Secured) -> None:
-        settings = replace(secured.settings("PASS", "SASL_PLAINTEXT"), sasl_mechanism="SCRAM-SHA-256")
-        with pytest.raises(SecurityError, match=r"does not offer sasl\.mechanism SCRAM-SHA-256") as raised:
-            await Cluster(settings).metadata(())
-        assert not leaks(raised.value)
-
-    async def test_a_certificate_that_is_not_trusted(self, secured: Secured) -> None:
-        with pytest.raises(SecurityError, match=r"TLS with 127\.0\.0\.1:\d+ failed: self.signed certificate"):
-            await Cluster(secured.settings("TLS", "SSL", trust=False)).metadata(())
-
-    @pytest.mark.parametrize(
-        ("listener", "protocol"),
-        [("TLS", "PLAINTEXT"), ("PASS", "PLAINTEXT"), ("PASS", "SASL_SSL"), ("PLAINTEXT", "SSL")],
-    )
-    async def test_the_wrong_protocol_is_named(self, secured: Secured, listener: str, protocol: str) -> None:
-        with pytest.raises(ClusterUnreachable, match=rf"check that the listener uses security\.protocol {protocol}"):
-            await Cluster(secured.settings(listener, protocol)).metadata(())
-
-    async def test_a_listener_without_sasl(self, secured: Secured) -> None:
-        with pytest.raises(SecurityError, match="authentication failed with SASL_PLAINTEXT PLAIN"):
-            await Cluster(secured.settings("PLAINTEXT", "SASL_PLAINTEXT")).metadata(())
-
-    async def test_missing_rights_are_named(self, secured: Secured) -> None:
-        """Each grant is named in turn by what is refused without it."""
-        topic, secret, txn = f"guarded-{uuid4()}", f"secret-{uuid4()}", f"task-{uuid4()}"
-        settings = secured.settings("PASS", "SASL_PLAINTEXT", user="limited")
-        all_rights = secured.settings("PLAINTEXT", "PLAINTEXT")
-        cluster, admin, limited = Cluster(settings, "safe"), Admin(all_rights), Admin(settings)
-        await admin.create_topics([NewTopic(topic, 1, 1), NewTopic(secret, 1, 1)])
-        with pytest.raises(FenceRefused, match=rf"grant WRITE and DESCRIBE on transactional id {txn}"):
-            await fence(cluster, txn, [(topic, 0)])
-        await asyncio.to_thread(grant, all_rights, ResourceType.TRANSACTIONAL_ID, txn, ACLOperation.WRITE)
-        with pytest.raises(TopicsRefused, match=rf"grant WRITE on topic {secret}, {topic}|{topic}, {secret}") as denied:
-            await fence(cluster, txn, [(topic, 0), (secret, 0)])
-        assert denied.value.partitions == {(topic, 0), (secret, 0)}
-        await asyncio.to_thread(grant, all_rights, ResourceType.TOPIC, topic, ACLOperation.WRITE)
-        with pytest.raises(NotAuthorized, match=rf"grant DESCRIBE on topic {secret}"):
-            await cluster.topics([secret])
-        await fence(cluster, txn, [(topic, 0)])
-        with pytest.raises(ProducersRefused, match=rf"grant READ on topic {topic}") as unread:
-            await describe_producers(cluster, [(topic, 0)])
-        assert unread.value.partitions == {(topic, 0)}
-        refused = (await limited.create_topics([NewTopic("wanted", 1, 1)]))["wanted"]
-        assert isinstance(refused, SecurityError)
-        assert "grant CREATE on topic wanted" in str(refused)
-        for each in (cluster, admin, limited):
-            await each.close()
-
-
-def grant(settings: ConnectionSettings, kind: ResourceType, name: str, right: ACLOperation) -> None:
-    """Returns once the broker goes by it; the controller makes it a moment before."""
-    client: Any = KafkaAdminClient(bootstrap_servers=[format_address(*each) for each in settings.bootstrap])
-    rule = ACL("User:limited", "*", right, ACLPermissionType.ALLOW, ResourcePattern(kind, name))
-    asked = ACLFilter("User:limited", "*", right, ACLPermissionType.ALLOW, ResourcePatternFilter(kind, name, LITERAL))
-    try:
-        client.create_acls([rule])
-        wait_until(lambda: client.describe_acls(asked)[0], DEADLINE_S, "the broker knows the rule", 0.02)
-    finally:
-        client.close()
+async def test_it_waits_for_a_cluster_and_says_so(proxy: FaultProxy) -> None:
+    await asyncio.to_thread(proxy.refuse)
+    address, said = "{}:{}".format(*proxy.address), asyncio.Queue[Exception]()
+    async with cluster_at(address) as cluster:
+        waiting = asyncio.ensure_future(cluster.wait_reachable(said.put_nowait, every_s=0.01))
+        assert f"{address} is not reachable" in str(await said.get())
+        assert f"{address} is not reachable" in str(await said.get())
+        await asyncio.to_thread(proxy.accept)
+        await waiting

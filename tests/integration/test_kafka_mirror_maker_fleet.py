@@ -1,5 +1,4 @@
-"""Several of ``kafka-mirror-maker``: a group that shares the work across a kill and a join, a chain of three clusters,
-a record that can never be sent, a message handler."""
+"""Several of ``kafka-mirror-maker``: shared work, a chain of clusters, a refused record, a message handler."""
 
 from __future__ import annotations
 
@@ -11,7 +10,8 @@ import pytest
 
 from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, TopicPair
-from tests.kit.groups import cluster_at, describe
+from tests.kit.clients import cluster_at
+from tests.kit.groups import describe
 from tests.kit.maker_1 import DEADLINE_S, QUICK, SpreadJudge, maker_1, numbers, read, stored, until, write
 from tests.kit.mirror import Mirror
 from tests.kit.topics import make_topics
@@ -23,9 +23,6 @@ PARTITIONS = 6
 
 
 async def stable(bootstrap: str, group: str, makers: Sequence[Mirror], members: int) -> None:
-    """Until the group has so many members, each with a share of the work."""
-    cluster = cluster_at(bootstrap)
-
     async def is_so() -> bool:
         for maker in makers:
             assert maker.is_running, maker.log_lines()[-20:]
@@ -35,10 +32,8 @@ async def stable(bootstrap: str, group: str, makers: Sequence[Mirror], members: 
         assert picture.protocol_type == "consumer"
         return len([one for one in picture.members.values() if one.assignment]) == members
 
-    try:
+    async with cluster_at(bootstrap) as cluster:
         await until(is_so, f"{members} members share the work")
-    finally:
-        await cluster.close()
 
 
 @pytest.mark.kill

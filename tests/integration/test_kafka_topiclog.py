@@ -151,7 +151,7 @@ async def test_outcomes_of_administration_are_by_topic(client: Client) -> None:
     assert isinstance((await admin.create_topics([NewTopic(topic, 2, 1)]))[topic], TopicExists)
     await until_led(client.cluster, {topic: 2})
     assert (await admin.describe_topic_configs([topic]))[topic]["retention.ms"] == "1234"
-    assert topic in await admin.list_topics()
+    assert topic in await admin.describe_topics([topic])
     grown = await admin.create_partitions({topic: 4, "nowhere": 2})
     assert grown[topic] is None
     assert isinstance(grown["nowhere"], RetriableError)

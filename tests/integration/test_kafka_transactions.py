@@ -15,9 +15,9 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.log.active_producers import describe_producers
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.log.transactions import ProducerIdentity, Superseded, add_partitions, claim, fence, init_producer_id
-from connect.kafka.security.connection_settings import connection_settings
 from connect.wire import records
 from tests.kit.brokers import KafkaCluster
+from tests.kit.clients import cluster_at
 from tests.kit.topics import until_led
 
 pytestmark = pytest.mark.integration
@@ -30,10 +30,8 @@ INVALID_PRODUCER_EPOCH = 47
 
 @pytest.fixture
 async def cluster(us: KafkaCluster) -> AsyncIterator[Cluster]:
-    settings = connection_settings({"bootstrap.servers": us.bootstrap}, client_id="fencing", where="cluster us")
-    cluster = Cluster(settings, "us")
-    yield cluster
-    await cluster.close()
+    async with cluster_at(us.bootstrap, "us") as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -87,12 +87,8 @@ async def test_the_principal_of_a_key_tab_is_let_in_and_proven_again(
     # Only this user may, so the broker knows its name.
     assert await admin.create_topics([NewTopic("kerberos", 1, 1)]) == {"kerberos": None}
     await admin.close()
-    producer = AIOKafkaProducer(**settings.aiokafka_arguments())
-    await producer.start()
-    try:
+    async with AIOKafkaProducer(**settings.aiokafka_arguments()) as producer:
         assert (await producer.send_and_wait("kerberos", b"x")).offset == 0
-    finally:
-        await producer.stop()
     await connection.call(MetadataRequest(topics=[]))
     while not connection.reauthentications:
         await connection.send(3, 12, [b"\1\0\0\0"])

@@ -235,7 +235,6 @@ class LivingSlice:
 
 
 def block_until(seen: Callable[[], bool], what: str) -> None:
-    """Hold up the worker's main loop."""
     until_s = time.monotonic() + DEADLINE_S
     while not seen():
         assert time.monotonic() < until_s, what

@@ -1,5 +1,4 @@
-"""What is done to a flow while it copies: partitions grow, filters change over REST, its connector is restarted while a
-cluster is slow, its worker is frozen. What stays is copied on, exactly."""
+"""What is done to a flow while it copies: new partitions, filters, a restart, a frozen worker; what stays is exact."""
 
 from __future__ import annotations
 
@@ -14,9 +13,9 @@ from typing import Any
 import httpx
 import pytest
 from aiokafka import TopicPartition as Partition
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
 from tests.kit.brokers import KafkaCluster
+from tests.kit.clients import cluster_and_admin
 from tests.kit.mirror import Mirror, one_flow, with_rest
 from tests.kit.stream import DEADLINE_S, Stream, longest_gap_s, producers_of
 from tests.kit.topics import make_topics
@@ -34,8 +33,6 @@ FROZEN_S = 9.0
 
 
 class World:
-    """A flow with its REST API open."""
-
     def __init__(self, stream: Stream, mirror: Mirror, url: str) -> None:
         self.stream, self.mirror, self.url = stream, mirror, f"{url}/connectors/{NAME}"
 
@@ -46,7 +43,6 @@ class World:
         return answer.json() if answer.content else None
 
     async def assigned(self) -> set[str]:
-        """What tasks are told to copy."""
         found = await self.ask("GET", "/tasks")
         return {one for task in found for one in task["config"]["task.assigned.partitions"].split(",")}
 
@@ -90,10 +86,8 @@ async def test_what_stays_is_copied_on_whatever_changes_beside_it(world: World) 
     producers, began_s = await producers_of(stream, staying), time.monotonic()
 
     # Partitions are added, and one topic takes another's place.
-    admin = AIOKafkaAdminClient(bootstrap_servers=stream.us.bootstrap)
-    await admin.start()
-    await admin.create_partitions({"a": NewPartitions(total_count=5)})
-    await admin.close()
+    async with cluster_and_admin(stream.us.bootstrap) as (_, admin):
+        await admin.create_partitions({"a": 5})
     await world.until(lambda assigned: {"a-3", "a-4"} <= assigned)
     grown = [Partition("a", 3), Partition("a", 4)]
     stream.written.update(dict.fromkeys(grown, 0))

@@ -25,7 +25,6 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[KafkaCluster]:
-    """A broker for these tests to break."""
     with KafkaCluster.start("own", config={"group.min.session.timeout.ms": "1000"}) as cluster:
         yield cluster
 
@@ -39,7 +38,6 @@ def replacement(own: KafkaCluster) -> None:
 
 @pytest.fixture
 async def pair(own: KafkaCluster) -> AsyncIterator[tuple[Joiner, Joiner]]:
-    """Two members in one round, with long sessions and leases of 2 seconds."""
     settings = replace(SETTINGS, lease_ms=2_000)
     group = f"group-{uuid4()}"
     pair = (Joiner(own.bootstrap, group, "first", settings), Joiner(own.bootstrap, group, "second", settings))
@@ -73,8 +71,6 @@ async def test_a_member_that_vanished_is_left_behind(own: KafkaCluster) -> None:
 
 
 class Followed:
-    """A topic of one partition that is followed."""
-
     def __init__(self, bootstrap: str) -> None:
         settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="follower", where="cluster own")
         self.cluster, self.admin, self.topic = Cluster(settings, "own"), Admin(settings, "own"), f"log-{uuid4()}"
@@ -103,8 +99,7 @@ async def followed(own: KafkaCluster) -> AsyncIterator[Followed]:
 
 
 async def test_a_broker_that_restarts(own: KafkaCluster, pair: tuple[Joiner, Joiner], followed: Followed) -> None:
-    """Members go on, in their round or another one, and still hear of the next; who joins meanwhile waits; and a log
-    is followed from where it was."""
+    """Members go on and hear of the next round; who joins waits; a log is followed from where it was."""
     await followed.start()
     await followed.write(b"1")
     own.kill(0)

@@ -16,16 +16,14 @@ import pytest
 from connect.cli.commands.offsets import run_map
 from connect.core.model import NewTopic
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.cluster import Cluster
 from connect.kafka.log.producer import OutRecord, PlainWriter
-from connect.kafka.log.topic_admin import Admin
-from connect.kafka.security.connection_settings import connection_settings
 from connectors.formats.types import TopicPartition
 from connectors.offset_map.reader import MapLimits, MapReader
 from connectors.offset_map.runs_and_chunks import MapPair, MappedOffset, MapRun, OffsetLocation
 from connectors.offset_map.view_and_rebuild import MapQuery, Rebuilder
 from connectors.source.positions.stored_positions import Commit, CommitScope
 from tests.integration.test_store import CONNECTOR, ORDERS, POSITION, Site
+from tests.kit.clients import cluster_and_admin
 
 pytestmark = pytest.mark.integration
 
@@ -35,13 +33,10 @@ _RUNS_A_CHUNK = 16
 
 @pytest.fixture
 async def site(eu: KafkaCluster) -> AsyncIterator[Site]:
-    settings = connection_settings({"bootstrap.servers": eu.bootstrap}, client_id="map", where="cluster eu")
-    cluster, admin = Cluster(settings, "eu"), Admin(settings, "eu")
-    made = Site(cluster, admin)
-    made.settings = replace(made.settings, max_runs_per_chunk=_RUNS_A_CHUNK)
-    yield made
-    await admin.close()
-    await cluster.close()
+    async with cluster_and_admin(eu.bootstrap, "eu") as clients:
+        made = Site(*clients)
+        made.settings = replace(made.settings, max_runs_per_chunk=_RUNS_A_CHUNK)
+        yield made
 
 
 def reader_of(site: Site) -> MapReader:

@@ -13,8 +13,6 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -22,6 +20,7 @@ import pytest
 from connect.embedded import cluster_config
 from connect.embedded.brokers import JARS, REPOSITORY_VARIABLE
 from tests.kit.brokers import KafkaCluster
+from tests.kit.maven import publish, served
 from tests.kit.mirror import SMALL
 from tests.kit.topics import make_topics
 
@@ -61,7 +60,6 @@ def started(
 def run(
     code: str, *arguments: str, env: Mapping[str, str] | None = None, before: Callable[[], None] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """A command that ends by itself."""
     with started(code, *arguments, env=env, before=before) as process:
         out, err = process.communicate(timeout=END_S)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
@@ -123,33 +121,14 @@ def test_no_java_names_both_remedies(code: str, arguments: list[str], tmp_path: 
 # -- the cache folder -----------------------------------------------------------------------------
 
 
-class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the name is the base class's)
-        del format, args
-
-
 @pytest.fixture
 def repository(tmp_path: Path) -> Iterator[str]:
     """The address of a Maven repository with jars under the names of Kafka's, of a megabyte each."""
     folder = tmp_path / "repository"
     for coordinates in JARS:
-        group, artifact, version = coordinates.split(":")
-        place = folder.joinpath(*group.split("."), artifact, version)
-        place.mkdir(parents=True)
-        (place / f"{artifact}-{version}.pom").write_text(
-            f"<project><modelVersion>4.0.0</modelVersion><groupId>{group}</groupId>"
-            f"<artifactId>{artifact}</artifactId><version>{version}</version></project>"
-        )
-        (place / f"{artifact}-{version}.jar").write_bytes(bytes(1_000_000))
-    server = ThreadingHTTPServer((cluster_config.HOST, 0), partial(_Quiet, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, name="repository")
-    thread.start()
-    try:
-        yield f"http://{cluster_config.HOST}:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        publish(folder, coordinates, bytes(1_000_000))
+    with served(folder) as address:
+        yield f"http://{address}"
 
 
 def no_file_over(limit_bytes: int) -> Callable[[], None]:
@@ -296,8 +275,7 @@ def ended_by(process: subprocess.Popen[str], number: signal.Signals) -> int:
 def test_clusters_that_do_not_answer_are_named_every_few_seconds_and_ctrl_c_ends_the_waiting(
     us: KafkaCluster, guarded: KafkaCluster, tmp_path: Path
 ) -> None:
-    """A listener that only breaks off may be that of a broker which is just going down: it is waited for as well, and
-    the key that may be wrong is named."""
+    """A listener that breaks off may be that of a broker going down: it is waited for, and the key is named."""
     addresses = {
         "eu": guarded.bootstrap_of("SASL"),
         "ap": guarded.bootstrap_of("PLAINTEXT"),

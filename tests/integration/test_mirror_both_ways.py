@@ -1,5 +1,4 @@
-"""Both directions between two clusters in one file, with everything else as Java has it by default; and a third cluster
-that is down: what only heartbeats go to holds up no mirror."""
+"""Both directions in one file with Java's defaults; a third cluster that is down holds up no mirror."""
 
 from __future__ import annotations
 
@@ -11,13 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaProducer
-from kafka.admin import KafkaAdminClient
 
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.log.topic_admin import Admin
-from connect.kafka.security.connection_settings import connection_settings
-from tests.interop.flow import read_all
+from tests.kit.clients import cluster_and_admin, stock_admin
+from tests.kit.copies import read_all, send
 from tests.kit.flow_group import FlowGroup
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.processes import Role, wait_until
@@ -26,7 +22,6 @@ from tests.kit.topics import make_topics
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 _DEADLINE_S = 180.0
-_POLL_S = 0.3
 _RECORDS = 50
 _HEARTBEATS = ("emit.heartbeats.enabled", "heartbeats.replication.enabled")
 
@@ -40,20 +35,14 @@ def clusters() -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
 
 
 def _topics(cluster: KafkaCluster) -> dict[str, int]:
-    """Every topic with its partitions, but for the brokers' own."""
-    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
-    try:
+    with stock_admin(cluster.bootstrap) as admin:
         names = [name for name in admin.list_topics() if not name.startswith("__")]
         return {each["name"]: len(each["partitions"]) for each in admin.describe_topics(names)}
-    finally:
-        admin.close()
 
 
 async def _write(cluster: KafkaCluster, topic: str) -> None:
     await make_topics(cluster.bootstrap, {topic: 2})
-    async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap) as producer:
-        for number in range(_RECORDS):
-            await producer.send_and_wait(topic, b"%d" % number, partition=number % 2)
+    await send(cluster.bootstrap, topic, (b"%d" % number for number in range(_RECORDS)), [0, 1])
 
 
 def _count(cluster: KafkaCluster, topic: str) -> int:
@@ -145,13 +134,9 @@ def _await_count(mirror: Mirror, cluster: KafkaCluster, topic: str, records: int
         assert mirror.is_running, mirror.log_lines()[-20:]
         return _count(cluster, topic) >= records
 
-    wait_until(held, _DEADLINE_S, f"{topic} holds {records} records", _POLL_S)
+    wait_until(held, _DEADLINE_S, f"{topic} holds {records} records")
 
 
 async def _policies(cluster: KafkaCluster, topics: list[str]) -> set[str | None]:
-    settings = connection_settings({"bootstrap.servers": cluster.bootstrap}, client_id="judge", where="the judge")
-    admin = Admin(settings)
-    try:
+    async with cluster_and_admin(cluster.bootstrap) as (_, admin):
         return {config["cleanup.policy"] for config in (await admin.describe_topic_configs(topics)).values()}
-    finally:
-        await admin.close()

@@ -1,5 +1,4 @@
-"""Three dedicated nodes, five clusters, eight flows, one file: one node is killed, another one joins, and every record
-of every flow is compared."""
+"""Three nodes, five clusters, eight flows, one file: a node is killed, another joins, every record is compared."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ from connect.embedded import cluster_config
 from connect.kafka.log.offsets import LATEST, list_offsets
 from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, Report, TopicPair
+from tests.kit.clients import cluster_at
 from tests.kit.flow_group import SOURCE, FlowGroup
-from tests.kit.groups import cluster_at
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.processes import wait_until
 from tests.kit.topics import make_topics
@@ -28,7 +27,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.long, pytes
 
 #: Five brokers and three Sparks start on two cores.
 _DEADLINE_S: Final = 600.0
-_POLL_S: Final = 1.0
 _TOPIC: Final = "orders"
 _PARTITIONS: Final = 3
 #: More than take-overs leave in a partition without copying: markers.
@@ -56,8 +54,6 @@ _FLOWS: Final = tuple(
 
 
 class _Fleet:
-    """The nodes, not started, and a writer at each source."""
-
     def __init__(self, clusters: Mapping[str, str], directory: Path, exits: ExitStack) -> None:
         self._clusters = clusters
         self._names: dict[str, str] = {}
@@ -89,13 +85,10 @@ class _Fleet:
         }
 
     def owners(self, flow: _Flow) -> Mapping[str, str]:
-        """The node that runs each task of a flow."""
         running = self._groups[flow].running()
         return {part: self._names[worker.partition("/")[0]] for part, worker in running.items() if part != SOURCE}
 
     def await_shared(self, *names: str) -> None:
-        """Until each flow has its tasks on all these nodes and on no other."""
-
         def elsewhere() -> list[str]:
             self._assert_running(names)
             owners = {flow: self.owners(flow) for flow in _FLOWS}
@@ -105,10 +98,9 @@ class _Fleet:
                 if len(found) != _PARTITIONS or set(found.values()) != set(names)
             ]
 
-        wait_until(lambda: not elsewhere(), _DEADLINE_S, f"{names} share all flows", _POLL_S)
+        wait_until(lambda: not elsewhere(), _DEADLINE_S, f"{names} share all flows")
 
     def await_copying(self, *names: str) -> None:
-        """Until every partition of every flow has more than now."""
         before = {flow: asyncio.run(self._ends(flow)) for flow in _FLOWS}
 
         def standing() -> list[str]:
@@ -120,17 +112,15 @@ class _Fleet:
                 < _MORE
             ]
 
-        wait_until(lambda: not standing(), _DEADLINE_S, f"{names} copy every flow", _POLL_S)
+        wait_until(lambda: not standing(), _DEADLINE_S, f"{names} copy every flow")
 
     async def _ends(self, flow: _Flow) -> Mapping[int, int]:
         """Of the remote topic's partitions; empty where it is not there yet."""
-        cluster = cluster_at(self._clusters[flow.target])
         try:
-            found = await list_offsets(cluster, [(flow.topic, index) for index in _INDEXES], LATEST)
+            async with cluster_at(self._clusters[flow.target]) as cluster:
+                found = await list_offsets(cluster, [(flow.topic, index) for index in _INDEXES], LATEST)
         except RetriableError:
             return {}
-        finally:
-            await cluster.close()
         return {index: end for (_, index), end in found.items()}
 
     async def compare(self, flow: _Flow) -> Report:
@@ -148,7 +138,6 @@ _INDEXES: Final = range(_PARTITIONS)
 
 @pytest.fixture
 def clusters() -> Iterator[Mapping[str, str]]:
-    """By alias: addresses of clusters of their own."""
     with ExitStack() as exits, ThreadPoolExecutor(2) as pool:
         started = pool.map(lambda name: exits.enter_context(KafkaCluster.start(name)), _ALIASES)
         yield {alias: one.bootstrap for alias, one in zip(_ALIASES, started, strict=True)}

@@ -34,7 +34,6 @@ _EXACTLY_ONCE: Final = {
 _FEED_PAUSE_S: Final = 0.1
 #: The session ends after six seconds; a machine of two cores is busy with all processes at once.
 _STANDS_IN_WITHIN_S: Final = 6.0 + 24.0
-_POLL_S: Final = 0.2
 
 
 @pytest.mark.long
@@ -90,12 +89,12 @@ def test_who_does_not_lead_tells_the_leader_and_a_new_leader_reads_its_file(
         assert flow.leader() == "a"
         late = f"late-{flow.alias}"
         flow.make_topic(late)
-        wait_until(lambda: f"{late}-0" in flow.assigned(), DEADLINE_S, "b has told a of a new topic", _POLL_S)
+        wait_until(lambda: f"{late}-0" in flow.assigned(), DEADLINE_S, "b has told a of a new topic")
 
         # what users change over REST stands until another node leads
         config = flow.ask("b", "GET", f"/connectors/{SOURCE}/config")
         flow.ask("b", "PUT", f"/connectors/{SOURCE}/config", {**config, "tasks.max": "1"})
-        wait_until(lambda: flow.group.configs().task_count(SOURCE) == 1, DEADLINE_S, "there is one task", _POLL_S)
+        wait_until(lambda: flow.group.configs().task_count(SOURCE) == 1, DEADLINE_S, "there is one task")
         assert flow.nodes["a"].stop() == 0
         flow.await_shared("b")
         assert flow.group.configs().task_count(SOURCE) == 2
@@ -118,10 +117,10 @@ def test_nodes_that_cannot_ask_each_other_name_the_setting(us: KafkaCluster, eu:
     with FlowNodes(us, eu, tmp_path, records_per_s=50, properties={}) as flow:
         flow.make_source_follow()
         flow.start("a")
-        wait_until(lambda: len(flow.group.running()) == 3, DEADLINE_S, "a runs the flow", _POLL_S)
+        wait_until(lambda: len(flow.group.running()) == 3, DEADLINE_S, "a runs the flow")
         flow.start("b")
         flow.group.await_round(2, DEADLINE_S)
-        wait_until(lambda: len(set(flow.group.running().values())) == 2, DEADLINE_S, "both have work", _POLL_S)
+        wait_until(lambda: len(set(flow.group.running().values())) == 2, DEADLINE_S, "both have work")
         flow.make_topic(f"late-{flow.alias}")
         sentence = ("Failed to configure the tasks of MirrorSourceConnector", "dedicated.mode.enable.internal.rest")
         flow.nodes["b"].await_line(0, sentence, DEADLINE_S)
@@ -132,8 +131,7 @@ def test_nodes_that_cannot_ask_each_other_name_the_setting(us: KafkaCluster, eu:
 
 @pytest.mark.long
 def test_three_nodes_with_exactly_once(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
-    """Kafka's ``DedicatedMirrorIntegrationTest.testMultiNodeCluster``, with transactions at the source and a killed
-    node."""
+    """Kafka's ``DedicatedMirrorIntegrationTest.testMultiNodeCluster``, with transactions and a killed node."""
     with contextlib.ExitStack() as exits:
         flow = exits.enter_context(FlowNodes(us, eu, tmp_path, nodes=3, records_per_s=500, properties=_EXACTLY_ONCE))
         committed = {f"{flow.alias}.consumer.isolation.level": "read_committed"}
@@ -181,6 +179,6 @@ def _is_copied_once(eu: KafkaCluster, remote: str, kind: str, feed: Feed) -> Non
         end = asyncio.run(end_of(eu.bootstrap, remote))
         return [*asyncio.run(read(eu.bootstrap, remote, 0, end)).values()]
 
-    wait_until(lambda: found()[-1:] == written[-1:], DEADLINE_S, f"{remote} has its last record", _POLL_S)
+    wait_until(lambda: found()[-1:] == written[-1:], DEADLINE_S, f"{remote} has its last record")
     assert not_once(found(), written, is_compacted=kind == COMPACTED) == []
     assert kind == COMPACTED or found() == written

@@ -14,9 +14,8 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from connect.cli.commands.offsets import OffsetsQuestion, run_offsets
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.cluster import Cluster
 from connect.kafka.log.committed_offsets import Committed, Partition, move
-from connect.kafka.security.connection_settings import connection_settings
+from tests.kit.clients import cluster_at
 from tests.kit.direct import Broker
 from tests.kit.topics import make_topics
 
@@ -30,18 +29,15 @@ def of_group(
 
 
 async def stand(us: KafkaCluster, group: str, offsets: dict[Partition, Committed]) -> None:
-    cluster = Cluster(connection_settings({"bootstrap.servers": us.bootstrap}, client_id="idle", where="us"), "us")
-    try:
+    async with cluster_at(us.bootstrap, "us") as cluster:
         assert not await move(cluster, group, offsets)
-    finally:
-        await cluster.close()
 
 
 async def test_a_group_is_shown_as_the_old_tool_did(us: KafkaCluster, capsys: pytest.CaptureFixture[str]) -> None:
     broker = Broker(us, 0)
     await make_topics(us.bootstrap, {"checked": 2})
     await asyncio.to_thread(broker.produce, "checked", 0, 30)
-    reader = AIOKafkaConsumer(
+    async with AIOKafkaConsumer(
         "checked",
         bootstrap_servers=us.bootstrap,
         group_id="checkers",
@@ -49,16 +45,12 @@ async def test_a_group_is_shown_as_the_old_tool_did(us: KafkaCluster, capsys: py
         auto_offset_reset="earliest",
         enable_auto_commit=False,  # it would move the group while that is looked at
         session_timeout_ms=60_000,
-    )
-    await reader.start()
-    try:
+    ) as reader:
         await reader.getmany(timeout_ms=20_000)
         await reader.commit({TopicPartition("checked", 0): 12})
         asked = partial(run_offsets, of_group(us, "checkers", brokers=True), as_json=False, every_s=None)
         assert await asyncio.to_thread(asked) == 0
         reported = capsys.readouterr().out.splitlines()
-    finally:
-        await reader.stop()
     assert reported[0].split() == ["Group", "Topic", "Pid", "Offset", "logSize", "Lag", "Owner"]
     assert reported[1].split() == ["checkers", "checked", "0", "12", "30", "18", "till/127.0.0.1"]
     assert reported[2].split() == ["checkers", "checked", "1", "unknown", "0", "unknown", "till/127.0.0.1"]

@@ -1,8 +1,4 @@
-"""Two clusters with an authorizer and 2,000 partitions, mirrored by a user who may do what docs/security.md names; all
-that a flow keeps in step, seen with stock clients: kafka-python, aiokafka, Kafka's own tools.
-
-One mirror for all tests. Each changes topics of its own, and they come in any order.
-"""
+"""All that a flow keeps in step, of 2,000 partitions with an authorizer, seen with stock clients; one mirror."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from tests.interop.flow import read_all
+from tests.kit.copies import read_all
 from tests.kit.java_mm2 import run_tool
 from tests.kit.outside import (
     BACKWARDS,
@@ -42,7 +38,6 @@ from tests.kit.topics import make_topics
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 DEADLINE_S = 120.0
-POLL_S = 0.5
 #: What a broker does not answer in this time is asked again.
 _ASKED_S = 40.0
 _LEDGER = re.compile(r"^(\S+):(\d+):(\d+)$", re.MULTILINE)
@@ -74,13 +69,11 @@ def world(begun: tuple[Outside, Command]) -> Outside:
 
 
 def until(world: Outside, holds: Callable[[], Awaitable[Any]], what: str, deadline_s: float = DEADLINE_S) -> None:
-    """Waits for what stock clients have to see, while the mirror runs."""
-
     def asked() -> Any:
         assert world.mirror.is_running, world.mirror.log_lines()[-20:]
         return asyncio.run(_ask(holds))
 
-    wait_until(asked, deadline_s, what, POLL_S)
+    wait_until(asked, deadline_s, what)
 
 
 async def _ask(holds: Callable[[], Awaitable[Any]]) -> Any:
@@ -101,7 +94,6 @@ async def ends(bootstrap: str, counts: dict[str, int], alias: str = "") -> dict[
 
 
 async def is_level(world: Outside, counts: dict[str, int]) -> bool:
-    """Whether remote topics hold as many records as were written."""
     found = await ends(world.eu.bootstrap, counts, "us.")
     return bool(found) and all(
         end == len(world.written[key]) if key in world.written else end == 1 for key, end in found.items()
@@ -307,11 +299,8 @@ def test_javas_formatter_reads_offset_syncs_and_each_is_true(world: Outside) -> 
         for index in range(topic.partitions):
             for upstream, downstream in found[topic.name, index]:
                 here, there = source.get((index, upstream)), target.get((index, downstream))
-                assert here == there or (topic.is_compacted and None in (here, there)), (
-                    topic.name,
-                    upstream,
-                    downstream,
-                )
+                may_be_cleaned = topic.is_compacted and None in (here, there)
+                assert here == there or may_be_cleaned, (topic.name, upstream, downstream)
 
 
 def test_a_group_goes_along_and_heartbeats_tell_that_the_way_is_open(world: Outside) -> None:
@@ -327,13 +316,9 @@ def test_a_group_goes_along_and_heartbeats_tell_that_the_way_is_open(world: Outs
 
 
 async def commit(bootstrap: str, group: str, partition: TopicPartition, offset: int) -> None:
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False)
-    await consumer.start()
-    try:
+    async with AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False) as consumer:
         consumer.assign([partition])
         await consumer.commit({partition: offset})
-    finally:
-        await consumer.stop()
 
 
 def test_plan_and_drift_at_this_scale(begun: tuple[Outside, Command]) -> None:
@@ -360,7 +345,7 @@ def test_plan_and_drift_at_this_scale(begun: tuple[Outside, Command]) -> None:
         return left == [("create-topic", f"us.{COLLIDING}")]
 
     print(f"heliograph plan before the first start: {before.cost}")
-    wait_until(is_only_what_cannot_be_made, DEADLINE_S, "the plan has nothing but what cannot be made", POLL_S)
+    wait_until(is_only_what_cannot_be_made, DEADLINE_S, "the plan has nothing but what cannot be made")
     drift = reported("drift")
     assert drift.code == 2
     assert f"us.{COLLIDING}" in {change.get("topic") for change in json.loads(drift.out)["flows"][0]["sets"]}

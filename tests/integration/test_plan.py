@@ -36,8 +36,6 @@ class Context:
 
 @dataclass
 class Planner:
-    """The command on one file, as its user sees it."""
-
     file: Path
     capsys: pytest.CaptureFixture[str]
 
@@ -69,7 +67,7 @@ def test_what_is_planned_is_done_and_then_there_is_nothing_to_do(
     )
     broker, planner = Broker(us, 0), Planner(file, capsys)
     broker.make_topic("planned-a", [[1], [1]], retention_ms="1234567")
-    wait_until(lambda: broker.end("planned-a") == 0, 60, "the topic is there", 0.1)
+    wait_until(lambda: broker.end("planned-a") == 0, 60, "the topic is there")
 
     code, reported = planner.json()
     assert code == 2
@@ -90,11 +88,11 @@ def test_what_is_planned_is_done_and_then_there_is_nothing_to_do(
 
     (flow,) = (one for one in load(file).flows_to_run() if str(one) == "plus->plan")
     asyncio.run(run_once(flow, [change for change in made.values() if change["cluster"] == "plan"]))
-    wait_until(lambda: planner.json()[0] == 0, 240, "nothing is left to do", 0.3)
+    wait_until(lambda: planner.json()[0] == 0, 240, "nothing is left to do")
     assert "plus->plan: nothing to change" in planner.text()
 
     asyncio.run(alter_retention(flow))
-    wait_until(lambda: planner.json()[0] == 2, 240, "a setting is to be changed", 0.3)
+    wait_until(lambda: planner.json()[0] == 2, 240, "a setting is to be changed")
     _, reported = planner.json()
     (change,) = reported["flows"][0]["changes"]
     assert change == {
@@ -112,7 +110,7 @@ def test_what_is_planned_is_done_and_then_there_is_nothing_to_do(
 def what_a_run_leaves_is_told_beside_it(file: Path, target: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     target.make_topic("plus.planned-gone", [[1]])
     target.make_topic("plus.unheard-of", [[1]])
-    wait_until(lambda: target.end("plus.unheard-of") == 0, 60, "the topics are there", 0.1)
+    wait_until(lambda: target.end("plus.unheard-of") == 0, 60, "the topics are there")
 
     def drifted(*ignored: str) -> tuple[int, dict[str, Any]]:
         code = run_drift(file, flow="plus->plan", as_json=True, everything=False, ignored=ignored)
@@ -188,33 +186,29 @@ def test_what_a_start_would_continue_is_told_of_a_java_offset_of_a_group_and_of_
     broker = Broker(us, 0)
     for name in ("continued-java", "continued-group", "continued-new"):
         broker.make_topic(name, [[1]])
-        wait_until(lambda name=name: broker.end(name) == 0, 60, "the topic is there", 0.1)  # type: ignore[misc]
+        wait_until(lambda name=name: broker.end(name) == 0, 60, "the topic is there")  # type: ignore[misc]
         broker.produce(name, 0, 20)
     broker.delete_records("continued-java", 9)
     stored = "mm2-offsets.goes.internal"
     Broker(eu, 0).make_topic(stored, [[1]], cleanup_policy="compact")
-    wait_until(lambda: Broker(eu, 0).end(stored) == 0, 60, "the topic is there", 0.1)
+    wait_until(lambda: Broker(eu, 0).end(stored) == 0, 60, "the topic is there")
 
     async def predecessors() -> None:
         async with AIOKafkaProducer(bootstrap_servers=eu.bootstrap) as producer:
             key = status_and_offset_topics.mirror_key("MirrorSourceConnector", "goes", "continued-java", 0)
             await producer.send_and_wait(stored, status_and_offset_topics.mirror_value(4), key=key)
-        mirror_maker_1 = AIOKafkaConsumer(
+        async with AIOKafkaConsumer(
             "continued-group",
             bootstrap_servers=us.bootstrap,
             group_id="mm1-group",
             enable_auto_commit=False,
             session_timeout_ms=60_000,
-        )
-        await mirror_maker_1.start()
-        try:
+        ) as mirror_maker_1:
             await mirror_maker_1.commit({TopicPartition("continued-group", 0): 7})
             assert (await asyncio.to_thread(checked))[0] == 2
             (reported,) = json.loads(capsys.readouterr().out)["flows"]
             assert reported["running"]
             assert any("mm1-group" in obstacle for obstacle in reported["obstacles"])
-        finally:
-            await mirror_maker_1.stop()
 
     def checked() -> tuple[int]:
         return (run_check(file, flow=None, as_json=True, everything=True, watch_s=0.1),)

@@ -18,13 +18,14 @@ import pytest
 from connect.core.config.client_settings import REFUSED_SECURITY
 from connect.core.config.security_settings import SECRETS
 from connect.embedded.brokers import KafkaCluster
-from tests.integration.test_confined import RECORDS, TOPIC, copied, write
+from tests.kit.copies import await_records, send
 from tests.kit.leaks import seen_of_processes
 from tests.kit.mirror import SMALL, Mirror, with_rest
-from tests.kit.processes import wait_until
+from tests.kit.topics import make_topics
 
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(1800)]
 
+TOPIC, RECORDS = "planted", 1000
 DEADLINE_S = 600.0
 JAAS = "sasl.jaas.config"
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
@@ -76,7 +77,6 @@ class Planted:
 
 
 def seen(mirror: Mirror, folders: Sequence[Path], rest: str) -> Iterator[tuple[str, bytes]]:
-    """Each place with what is in it."""
     yield from seen_of_processes(mirror)
     for file in (file for folder in folders for file in folder.rglob("*")):
         with contextlib.suppress(OSError):
@@ -123,7 +123,8 @@ def scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_a_planted_secret_is_seen_nowhere(
     us: KafkaCluster, eu: KafkaCluster, tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asyncio.run(write(us.bootstrap))
+    asyncio.run(make_topics(us.bootstrap, {TOPIC: 2}))
+    asyncio.run(send(us.bootstrap, TOPIC, (b"%d" % number for number in range(RECORDS)), [0, 1]))
     (events := tmp_path / "events").mkdir()
     users = tmp_path.parent / f"{tmp_path.name}.users"
     users.write_text("ann=a-pass\nvera=v-pass\n")
@@ -157,7 +158,7 @@ def test_a_planted_secret_is_seen_nowhere(
     program = str(Path(sys.executable).parent / "connect-mirror-maker")
     with Mirror(properties, tmp_path, [program, "--log-level", "DEBUG"]) as mirror:
         mirror.start()
-        wait_until(lambda: copied(mirror, eu.bootstrap) == RECORDS, DEADLINE_S, "all is copied", 0.5)
+        await_records(mirror, eu.bootstrap, f"us.{TOPIC}", RECORDS, DEADLINE_S)
         mirror.await_line(0, ("shut", "does not use SASL"), DEADLINE_S)
         path = f"{rest['listeners']}/us/eu/connectors/MirrorHeartbeatConnector/config"
         config = json.loads(answer(path))

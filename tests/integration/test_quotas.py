@@ -1,12 +1,10 @@
-"""Quotas by Java's client ids bind the mirror, which obeys them: it waits as long as it must, shows that it waits, and
-loses nothing."""
+"""Quotas by Java's client ids bind the mirror: it waits as long as it must, shows that, and loses nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from connect.core.errors import RetriableError
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.offsets import LATEST, list_offset
-from connect.kafka.security.connection_settings import connection_settings
+from tests.kit.clients import cluster_at
 from tests.kit.mirror import CALM, Mirror, one_flow, with_rest
 from tests.kit.processes import local_ports, slices, wait_until
 from tests.kit.quotas import WRITING, Quota, set_quota
@@ -40,8 +38,6 @@ READING = Quota(f"{ALIAS}->eu|MirrorSourceConnector-0|replication-consumer", "co
 
 
 class Scene:
-    """A running mirror of one partition, and bursts of records through it."""
-
     def __init__(self, us: KafkaCluster, eu: KafkaCluster, mirror: Mirror, seen: Seen) -> None:
         self.us, self.eu, self.mirror, self.seen = us, eu, mirror, seen
         self._written = 0
@@ -53,7 +49,7 @@ class Scene:
             sent = [await producer.send(TOPIC, bytes(RECORD_BYTES - 100), partition=0) for _ in range(records)]
             await asyncio.gather(*sent)
         self._written += records
-        async with cluster_of(self.eu) as target:
+        async with cluster_at(self.eu.bootstrap) as target:
             while await end_of(target) < self._written:
                 assert time.monotonic() - began_s < DEADLINE_S, self.mirror.log_lines()
                 await asyncio.sleep(0.05)
@@ -63,19 +59,8 @@ class Scene:
         return 0.02 < self.seen.metric(ratio) <= 1
 
     def connections(self) -> set[int]:
-        """The local ports of the slice's connections to both clusters."""
         ports = [self.us.nodes[0].port, self.eu.nodes[0].port]
         return {port for member in slices(self.mirror.pid, ports) for port in local_ports(member.process)}
-
-
-@asynccontextmanager
-async def cluster_of(brokers: KafkaCluster) -> AsyncIterator[Cluster]:
-    settings = connection_settings({"bootstrap.servers": brokers.bootstrap}, client_id="quotas", where="test")
-    cluster = Cluster(settings)
-    try:
-        yield cluster
-    finally:
-        await cluster.close()
 
 
 async def end_of(target: Cluster) -> int:

@@ -61,10 +61,10 @@ def test_the_quick_start_ends_in_a_running_flow(tmp_path: Path, running: list[su
 
     dev, init, check, plan, mirror, status = lines()
     begin(dev)
-    wait_until(lambda: "# Ctrl-C" in (tmp_path / "0.txt").read_text(), _DEADLINE_S, "clusters run", 0.3)
+    wait_until(lambda: "# Ctrl-C" in (tmp_path / "0.txt").read_text(), _DEADLINE_S, "clusters run")
     for line, code in ((init, 0), (check, 0), (plan, 2)):
         ended = run(line)
         assert ended.returncode == code, (line, ended.stdout, ended.stderr)
     begin(mirror)
-    wait_until(lambda: run(status).returncode == 0, _DEADLINE_S, "the flow runs", 1.0)
+    wait_until(lambda: run(status).returncode == 0, _DEADLINE_S, "the flow runs")
     assert any(row.split()[:2] == ["us->eu", "running"] for row in run(status).stdout.splitlines())

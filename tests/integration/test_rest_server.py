@@ -1,7 +1,4 @@
-"""A worker's REST API on a real cluster: the examples of ``docs/rest.md``, run as they stand.
-
-Those fenced as ``shell`` need a mirror: ``flows/test_over_rest`` runs them.
-"""
+"""A worker's REST API on a real cluster: the examples of ``docs/rest.md``, except those that need a mirror."""
 
 from __future__ import annotations
 
@@ -31,8 +28,6 @@ REFUSED = '{"error_code":404,"message":"Connector lines not found"}\n'
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A command of the page, and its answer where the page shows one."""
-
     command: str
     answer: Any
 
@@ -98,8 +93,8 @@ def test_a_failed_task_is_restarted_if_a_restart_may_help(worker: OurWorker, tmp
         found = restarts("numbers")
         return bool(found and found["count"] == 2)
 
-    wait_until(is_to_be_restarted_again, 60, "it has failed, was restarted, and has failed again", 0.1)
+    wait_until(is_to_be_restarted_again, 60, "it has failed, was restarted, and has failed again")
     found = restarts("numbers")
     assert list(found) == ["count", "at_ms"] and found["at_ms"] - begun_ms >= 120_000, "the first one was at once"
-    wait_until(lambda: restarts("file"), 60, "no restart helps the other one", 0.1)
+    wait_until(lambda: restarts("file"), 60, "no restart helps the other one")
     assert restarts("file") == {"count": 0, "at_ms": 0, "given_up": "a restart cannot fix this error"}

@@ -7,53 +7,39 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
-from aiokafka.structs import OffsetAndMetadata
 
-from tests.interop.flow import read_all
 from tests.kit.brokers import KafkaCluster
+from tests.kit.copies import read_all, send
 from tests.kit.java_program import java_command
 from tests.kit.mirror import CALM, SMALL, Mirror
+from tests.kit.moving import commit, committed
 from tests.kit.processes import wait_until
+from tests.kit.rules import BOB, two_guarded
 from tests.kit.topics import make_topics
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 DEADLINE_S = 600.0
-PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-#: Who comes without a name may do all; the mirror has what rules give it.
-GUARDED = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:ANONYMOUS",
-    "sasl.enabled.mechanisms": "PLAIN",
-    "listener.name.named.plain.sasl.jaas.config": f'{PLAIN} user_mirror="secret";',
-    "auto.create.topics.enable": "false",
-}
 
 
 @pytest.fixture
 def clusters() -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
-    def start(name: str) -> KafkaCluster:
-        return KafkaCluster.start(name, config=GUARDED, listeners={"NAMED": "SASL_PLAINTEXT"})
-
-    with ThreadPoolExecutor(2) as pool, ExitStack() as closing:
-        us, eu = (closing.enter_context(each) for each in pool.map(start, ("us", "eu")))
-        yield us, eu
+    with two_guarded({"auto.create.topics.enable": "false"}) as (us, eu):
+        yield us.cluster, eu.cluster
 
 
 def commands(us: str, eu: str) -> str:
-    """The shell commands of the page, for these clusters and a user without a certificate."""
     found = re.search(r"```sh\n(source\(\).*?)```", PAGE.read_text(), re.DOTALL)
     assert found is not None
     block = found.group(1)
-    for written, here in (("us-kafka:9094", us), ("eu-kafka:9093", eu), ("User:CN=mirror", "User:mirror")):
+    addresses = (("us-kafka:9094", us), ("eu-kafka:9093", eu))
+    for written, here in (*addresses, ("User:CN=mirror", "User:bob"), ("User:mirror", "User:bob")):
         assert written in block
         block = block.replace(written, here)
     return block
@@ -97,12 +83,8 @@ def test_a_mirror_copies_with_the_rights_of_the_page(
         "refresh.groups.interval.seconds": "5",
     }
     for alias, cluster in (("us", us), ("eu", eu)):
-        properties |= {
-            f"{alias}.bootstrap.servers": cluster.bootstrap_of("NAMED"),
-            f"{alias}.security.protocol": "SASL_PLAINTEXT",
-            f"{alias}.sasl.mechanism": "PLAIN",
-            f"{alias}.sasl.jaas.config": f'{PLAIN} username="mirror" password="secret";',
-        }
+        properties[f"{alias}.bootstrap.servers"] = cluster.bootstrap_of("BOBS")
+        properties |= {f"{alias}.{key}": value for key, value in BOB.items()}
     with Mirror(properties, tmp_path) as mirror:
         mirror.start()
 
@@ -112,10 +94,10 @@ def test_a_mirror_copies_with_the_rights_of_the_page(
                 return len(asyncio.run(read_all(eu.bootstrap, topic)))
             return 0
 
-        wait_until(lambda: count("us.orders-1") == 100, DEADLINE_S, "all is copied", 0.5)
-        wait_until(lambda: count("heartbeats") and count("us.heartbeats"), DEADLINE_S, "heartbeats arrive", 0.5)
-        wait_until(lambda: count("us.checkpoints.internal"), DEADLINE_S, "there are checkpoints", 0.5)
-        wait_until(lambda: asyncio.run(_committed(eu.bootstrap)) == 40, DEADLINE_S, "the group is moved", 0.5)
+        wait_until(lambda: count("us.orders-1") == 100, DEADLINE_S, "all is copied")
+        wait_until(lambda: count("heartbeats") and count("us.heartbeats"), DEADLINE_S, "heartbeats arrive")
+        wait_until(lambda: count("us.checkpoints.internal"), DEADLINE_S, "there are checkpoints")
+        wait_until(lambda: asyncio.run(_moved_to(eu.bootstrap)) == 40, DEADLINE_S, "the group is moved")
         assert mirror.stop() == 0
         said = [line for line in mirror.log_lines() if re.search(r"AUTHORIZ|not authorized|right", line, re.I)]
         assert not said
@@ -123,20 +105,10 @@ def test_a_mirror_copies_with_the_rights_of_the_page(
 
 async def _prepare(bootstrap: str) -> None:
     await make_topics(bootstrap, {"orders-1": 1, "heartbeats": 1})
-    async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
-        for topic in ("orders-1", "heartbeats"):
-            for number in range(100 if topic == "orders-1" else 1):
-                await producer.send_and_wait(topic, b"%d" % number, partition=0)
-    async with _consumer(bootstrap) as consumer:
-        consumer.assign([TopicPartition("orders-1", 0)])
-        await consumer.commit({TopicPartition("orders-1", 0): OffsetAndMetadata(40, "")})
+    for topic, count in (("orders-1", 100), ("heartbeats", 1)):
+        await send(bootstrap, topic, (b"%d" % number for number in range(count)))
+    await commit(bootstrap, "shop-a", {"orders-1": 40})
 
 
-async def _committed(bootstrap: str) -> int | None:
-    async with _consumer(bootstrap) as consumer:
-        offset: int | None = await consumer.committed(TopicPartition("us.orders-1", 0))
-        return offset
-
-
-def _consumer(bootstrap: str) -> AIOKafkaConsumer:
-    return AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id="shop-a", enable_auto_commit=False)
+async def _moved_to(bootstrap: str) -> int | None:
+    return (await committed(bootstrap, "shop-a", ["us.orders-1"]))["us.orders-1"]

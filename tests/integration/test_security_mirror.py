@@ -1,7 +1,4 @@
-"""One mirror between secured clusters: sessions that end every few seconds, blows, rights that are taken away.
-
-SCRAM over TLS at the source, mutual TLS and SCRAM at the target. The tests share the mirror, in any order.
-"""
+"""One mirror between secured clusters: sessions that end every few seconds, blows, rights that are taken away."""
 
 from __future__ import annotations
 
@@ -27,6 +24,7 @@ from tests.integration.test_shapes import assert_copied
 from tests.kit import shapes
 from tests.kit.batches import topics_of
 from tests.kit.brokers import KafkaCluster
+from tests.kit.clients import stock_admin
 from tests.kit.direct import Broker
 from tests.kit.leaks import seen_of_processes
 from tests.kit.mirror import PATIENT
@@ -127,9 +125,7 @@ def links(stage: BothWays, member: Member) -> set[int]:
 
 
 def outlived(stage: BothWays) -> bool:
-    """Whether a slice has lived on after its sessions' end without losing a connection; False where an epoch
-    ended meanwhile, and with it all slices. Short sessions are proven anew at half of their life: twice and more.
-    """
+    """Whether a slice outlived its sessions with all connections; False if an epoch ended, and all slices with it."""
     copying = wait_until(stage.slices, DEADLINE_S, "a slice writes to the target")
     held = {member: links(stage, member) for member in copying}
     end_s = time.monotonic() + 1.3 * REAUTH_MS / 1000
@@ -164,8 +160,7 @@ def test_sessions_that_are_proven_anew_cost_no_beat(stage: BothWays) -> None:
 
 
 def troubles(stage: BothWays, begin: int) -> list[str]:
-    """Return the warnings and errors since byte ``begin`` of the log, except those that say nothing of sessions: of a
-    busy machine, and of the partitions that other tests stop, which each epoch names again."""
+    """The warnings and errors since byte ``begin`` of the log that speak of sessions."""
     unrelated = ("the worker's loop", f"{DENIED}-0", f"{DOOMED}-0", f"us.{DOOMED} ")
     lines = [line for line in stage.mirror.log_lines(begin) if " INFO " not in line]
     return [line for line in lines if not any(part in line for part in unrelated)]
@@ -186,19 +181,13 @@ def test_a_blow_leaves_neither_gap_nor_duplicate_nor_disorder(stage: BothWays) -
 
 
 def refuse_ids(stage: BothWays) -> None:
-    admin = KafkaAdminClient(bootstrap_servers=stage.eu.bootstrap)
-    try:
+    with stock_admin(stage.eu.bootstrap) as admin:
         admin.create_acls([ACL(OTHER, "*", ACLOperation.ALL, ACLPermissionType.ALLOW, IDS)])
-    finally:
-        admin.close()
 
 
 def grant_ids(stage: BothWays) -> None:
-    admin = KafkaAdminClient(bootstrap_servers=stage.eu.bootstrap)
-    try:
+    with stock_admin(stage.eu.bootstrap) as admin:
         admin.delete_acls([ACLFilter(OTHER, "*", ACLOperation.ANY, ACLPermissionType.ANY, IDS)])
-    finally:
-        admin.close()
 
 
 def grants(stage: BothWays, begin: int) -> list[str]:
@@ -207,8 +196,7 @@ def grants(stage: BothWays, begin: int) -> list[str]:
 
 @pytest.mark.long
 def test_without_rights_to_transactional_ids_a_killed_copy_resumes_exactly(stage: BothWays) -> None:
-    """Taken away under load, missed at a start, and given back: the copy is exact throughout. Batches whose answers
-    are held are found; those that arrive when a successor copies already are recognised, or refused and found then."""
+    """Taken away under load, missed at a start, and given back: held batches are found, or refused and found then."""
     begin = stage.mirror.log_end()
     refuse_ids(stage)
     try:
@@ -242,7 +230,7 @@ def only_read_by_all(stage: BothWays, topic: str) -> Iterator[None]:
     admin = KafkaAdminClient(bootstrap_servers=stage.eu.bootstrap)
     try:
         admin.create_acls([ACL("User:*", "*", right, ACLPermissionType.ALLOW, pattern) for right in rights])
-        wait_until(lambda: len(admin.describe_acls(every)[0]) == len(rights), DEADLINE_S, "the broker knows", 0.05)
+        wait_until(lambda: len(admin.describe_acls(every)[0]) == len(rights), DEADLINE_S, "the broker knows")
         yield
     finally:
         admin.delete_acls([every])

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka import AIOKafkaProducer, ConsumerRecord
 
-from connect.embedded import cluster_config
 from tests.kit.brokers import KafkaCluster
-from tests.kit.copies import read
-from tests.kit.mirror import SMALL, Mirror
-from tests.kit.moving import committed
+from tests.kit.copies import read_all
+from tests.kit.members import until
+from tests.kit.mirror import FOLLOWED_GROUPS, SMALL, Mirror, with_rest
+from tests.kit.moving import commit, committed
 from tests.kit.processes import wait_until
 from tests.kit.topics import make_topics
 
@@ -34,14 +33,12 @@ DEADLINE_S = 400.0
 
 
 class Scene:
-    """One flow, and a second connector of it that was posted over REST."""
-
     def __init__(self, us: KafkaCluster, eu: KafkaCluster, mode: str, directory: Path) -> None:
         self.us, self.eu = us, eu
         self.alias = f"split-{mode}"
         self.topic = f"{self.alias}-orders"
-        (port,) = cluster_config.choose(1)
-        self.url = f"http://{cluster_config.HOST}:{port}/{self.alias}/eu/connectors"
+        rest = with_rest()
+        self.url = f"{rest['listeners']}/{self.alias}/eu/connectors"
         atomic = {
             "eu.exactly.once.source.support": "enabled",
             f"{self.alias}->eu.consumer.isolation.level": "read_committed",
@@ -51,11 +48,7 @@ class Scene:
             "topics": self.topic,
             "transform.sql": QUERY,
             "transform.other.topics": "${topic}.thirds",
-            "emit.checkpoints.enabled": "true",
-            "emit.checkpoints.interval.seconds": "1",
-            "sync.group.offsets.enabled": "true",
-            "sync.group.offsets.interval.seconds": "1",
-            "refresh.groups.interval.seconds": "1",
+            **FOLLOWED_GROUPS,
         }
         self.mirror = Mirror(
             {
@@ -66,8 +59,7 @@ class Scene:
                 **{f"{self.alias}->eu.{key}": value for key, value in flow.items()},
                 **(atomic if mode == "atomic" else {}),
                 "copy.epoch.ms": "4000",
-                "dedicated.mode.enable.public.rest": "true",
-                "listeners": f"http://{cluster_config.HOST}:{port}",
+                **rest,
             },
             directory,
         )
@@ -93,7 +85,7 @@ class Scene:
                 return None
             return answer.json() if answer.status_code == 200 else None
 
-        usual = wait_until(config, DEADLINE_S, "the connector is there", 0.2)
+        usual = wait_until(config, DEADLINE_S, "the connector is there")
         routes = {"transform.topic": "${topic}.thirds", "transform.other.topics": "${topic}"}
 
         def is_posted() -> bool:
@@ -101,7 +93,7 @@ class Scene:
             assert answer.status_code in (200, 201, 409, 500), answer.text
             return answer.status_code in (200, 201)
 
-        wait_until(is_posted, DEADLINE_S, "the other connector is there", 0.5)
+        wait_until(is_posted, DEADLINE_S, "the other connector is there")
 
     async def write(self, first: int) -> None:
         async with AIOKafkaProducer(bootstrap_servers=self.us.bootstrap, linger_ms=5) as producer:
@@ -112,12 +104,7 @@ class Scene:
             await producer.flush()
 
     async def leave_a_group(self) -> None:
-        place = TopicPartition(self.topic, 0)
-        async with AIOKafkaConsumer(
-            bootstrap_servers=self.us.bootstrap, group_id=f"{self.alias}-readers", enable_auto_commit=False
-        ) as consumer:
-            consumer.assign([place])
-            await consumer.commit({place: GROUP_AT})
+        await commit(self.us.bootstrap, f"{self.alias}-readers", {self.topic: GROUP_AT})
 
 
 @pytest.fixture(params=["plain", "atomic"])
@@ -137,30 +124,23 @@ async def test_each_topic_has_its_records_once_across_kills(scene: Scene) -> Non
     await scene.write(0)
     await scene.leave_a_group()
     for number in range(1, ROUNDS):
-        await _until(partial(_have, scene, number), f"both topics have what {number} rounds gave")
+        await until(partial(_have, scene, number), f"both topics have what {number} rounds gave", DEADLINE_S)
         writing = asyncio.create_task(scene.write(number * A_ROUND))
         await asyncio.sleep(0.3 * number)  # wherever the copy is then
         mirror.kill()
         mirror.start()
         await writing
     for topic, numbers in scene.filled().items():
-        await _until(partial(_has, scene, topic, len(numbers)), f"all are copied to {topic}")
-        found = await read(scene.eu, topic)
+        await until(partial(_has, scene, topic, len(numbers)), f"all are copied to {topic}", DEADLINE_S)
+        found = await read_all(scene.eu.bootstrap, topic)
         assert [record.value for record in found] == [b"ORDER %d" % number for number in numbers], topic
     assert not any(one.at_least_once for one in mirror.resumed()), mirror.log_lines()
     await _group_goes_on_in_both(scene)
 
 
-async def _until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    give_up_s = time.monotonic() + DEADLINE_S
-    while not await condition():
-        assert time.monotonic() < give_up_s, f"waited {DEADLINE_S:g} s in vain until {what}"
-        await asyncio.sleep(0.5)
-
-
 async def _has(scene: Scene, topic: str, count: int) -> bool:
     assert scene.mirror.is_running, scene.mirror.log_lines()[-20:]
-    return len(await read(scene.eu, topic)) >= count
+    return len(await read_all(scene.eu.bootstrap, topic)) >= count
 
 
 async def _have(scene: Scene, rounds: int) -> bool:
@@ -179,8 +159,8 @@ async def _group_goes_on_in_both(scene: Scene) -> None:
         at.update(await committed(scene.eu.bootstrap, f"{scene.alias}-readers", wanted))
         return all(offset is not None for offset in at.values())
 
-    await _until(stands_in_both, "the group is moved in both topics")
+    await until(stands_in_both, "the group is moved in both topics", DEADLINE_S)
     for topic, offset in at.items():
-        behind = [record for record in await read(scene.eu, topic) if record.offset >= (offset or 0)]
+        behind = [record for record in await read_all(scene.eu.bootstrap, topic) if record.offset >= (offset or 0)]
         first: ConsumerRecord = behind[0]
         assert first.value == wanted[topic], (topic, offset)

@@ -1,10 +1,4 @@
-"""Every shape that a batch may have, and what a target refuses, through a whole mirror that is killed on the way.
-
-Two flows of one mirror copy them all: ``fine`` stops at what is refused, ``lenient`` leaves it out and compresses what
-comes uncompressed. After the kill the stored positions are taken back to where it began, so nearly all is surplus: the
-count has to find its way through each shape. Each test then looks at its own topic. ``secured`` is the same with SCRAM
-over TLS at the source and mutual TLS at the target, sessions proven anew every few seconds.
-"""
+"""Every shape of a batch, and what a target refuses, in two flows of a mirror that is killed and finds it all again."""
 
 from __future__ import annotations
 
@@ -19,15 +13,15 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from connect.kafka.cluster import Cluster
 from connect.kafka.log.topic_admin import max_message_bytes, min_insync_replicas
-from connect.kafka.security.connection_settings import connection_settings
 from connectors.formats.position import KeyKind, decode_kind, decode_position_key
 from tests.kit import shapes
 from tests.kit.batches import Topics, topics_of
 from tests.kit.brokers import KafkaCluster
-from tests.kit.copies import read, until
+from tests.kit.clients import cluster_at
+from tests.kit.copies import read_all
 from tests.kit.groups import end_sessions
+from tests.kit.members import until
 from tests.kit.mirror import PATIENT, SMALL, Mirror
 from tests.kit.resumed import Resumed
 from tests.kit.secured import as_lines, start_secured
@@ -93,13 +87,15 @@ async def assert_copied(
 ) -> None:
     """Wait for the copy, then compare every record but those of the source offsets ``without``."""
     left_out = set(without)
-    source = times * [one for one in await read(us, topic) if one.offset not in left_out and one.offset >= first]
+    source = times * [
+        one for one in await read_all(us.bootstrap, topic) if one.offset not in left_out and one.offset >= first
+    ]
 
     copied: list[Any] = []
 
     async def is_there() -> bool:
         assert mirror.is_running, mirror.log_lines()[-30:]
-        copied[:] = await read(eu, f"{alias}.{topic}")
+        copied[:] = await read_all(eu.bootstrap, f"{alias}.{topic}")
         return len(copied) >= len(source)
 
     await until(is_there, f"{alias}.{topic} is mirrored")
@@ -126,7 +122,7 @@ async def stored(eu: KafkaCluster, **isolation: str) -> Stored:
     return {
         (name, one.partition, one.key): (one.value, list(one.headers))
         for name in names
-        for one in await read(eu, name, **isolation)
+        for one in await read_all(eu.bootstrap, name, **isolation)
         if one.key is not None and not any(topic in one.key for topic in (b"emptied", b"huge-inside"))
     }
 
@@ -134,14 +130,10 @@ async def stored(eu: KafkaCluster, **isolation: str) -> Stored:
 async def roll_back(eu: KafkaCluster, before: Stored) -> None:
     """Store again what was stored ``before``, and nothing else, also behind a transaction that the kill left open."""
     since = await stored(eu, isolation_level="read_uncommitted")
-    producer = AIOKafkaProducer(bootstrap_servers=eu.bootstrap)
-    await producer.start()
-    try:
+    async with AIOKafkaProducer(bootstrap_servers=eu.bootstrap) as producer:
         for name, partition, key in since:
             value, headers = before.get((name, partition, key), (None, []))
             await producer.send_and_wait(name, value, key=key, partition=partition, headers=headers)
-    finally:
-        await producer.stop()
 
 
 async def write_while_running(us: KafkaCluster, eu: KafkaCluster, copies: Copies) -> Stored:
@@ -163,8 +155,9 @@ async def write_while_running(us: KafkaCluster, eu: KafkaCluster, copies: Copies
 
 
 async def begun(eu: KafkaCluster, flow: str) -> set[tuple[str, str]]:
-    """The partitions of a flow that have a position, one each topic."""
-    stored = [one.key for one in await read(eu, f"mm2-offset-map.{flow}.internal") if one.value is not None]
+    stored = [
+        one.key for one in await read_all(eu.bootstrap, f"mm2-offset-map.{flow}.internal") if one.value is not None
+    ]
     keys = [decode_position_key(key) for key in stored if decode_kind(key) is KeyKind.POSITION]
     return {(flow, key.source_topic) for key in keys}
 
@@ -176,7 +169,6 @@ def skipped(lines: Iterable[str], topic: str) -> set[int]:
 
 
 async def everything(copies: Copies) -> None:
-    """Until the target has what it will take, by the ends of its logs, and the log tells of the rest."""
     async with topics_of(copies.us.bootstrap) as source, topics_of(copies.eu.bootstrap) as target:
         wanted = {f"{FINE}.{topic}": await source.end(topic) for topic in shapes.DENSE}
         wanted[f"{FINE}.huge-inside"] = wanted[f"{FINE}.huge"] - START_INSIDE
@@ -285,13 +277,9 @@ async def test_shapes_are_what_they_are_meant_to_be(copies: Copies) -> None:
 
 
 async def test_any_broker_tells_what_a_topic_takes(copies: Copies) -> None:
-    settings = connection_settings({"bootstrap.servers": copies.eu.bootstrap}, client_id="test", where="eu")
-    cluster = Cluster(settings)
-    try:
+    async with cluster_at(copies.eu.bootstrap) as cluster:
         assert await max_message_bytes(cluster, f"{FINE}.lowered") == 10_000
         assert await min_insync_replicas(cluster, [f"{FINE}.lowered", "missing"]) == {f"{FINE}.lowered": 1}
-    finally:
-        await cluster.close()
 
 
 async def test_a_target_that_stamps_its_own_time_gets_all_the_rest(copies: Copies) -> None:
@@ -306,7 +294,7 @@ async def test_an_emptied_batch_lets_the_copy_pass(copies: Copies) -> None:
     """Cleaners go on at both sides, each as it likes; what both leave is the last record of each key, in its order."""
 
     async def last_of_each_key(cluster: KafkaCluster, topic: str) -> list[object]:
-        found = {one.key: one for one in await read(cluster, topic)}
+        found = {one.key: one for one in await read_all(cluster.bootstrap, topic)}
         return [plain(one, False) for one in sorted(found.values(), key=lambda one: one.offset)]
 
     async def is_mirrored() -> bool:
@@ -318,7 +306,7 @@ async def test_an_emptied_batch_lets_the_copy_pass(copies: Copies) -> None:
 
 async def test_transactions_over_fetches_and_epochs_leave_no_aborted_record(copies: Copies) -> None:
     await copies.assert_copied(FINE, "transactions")
-    values = {one.value for one in await read(copies.eu, f"{FINE}.transactions")}
+    values = {one.value for one in await read_all(copies.eu.bootstrap, f"{FINE}.transactions")}
     assert b"one 0 7" in values and b"two 0 7" not in values
     assert b"two 1 0" in values and b"one 1 0" not in values
 
@@ -343,8 +331,8 @@ async def test_without_tolerance_the_partition_is_quarantined_and_says_what_to_d
     (line,) = [one for one in lines if "does not copy" not in one]  # which the verdict repeats every 10 s
     assert f"target fine.{topic}-0 {sentence}" in line
     assert "errors.tolerance = all" in line
-    copied = await read(copies.eu, f"{FINE}.{topic}")
-    assert [one.offset for one in await read(copies.us, topic)][:10] == list(range(10))
+    copied = await read_all(copies.eu.bootstrap, f"{FINE}.{topic}")
+    assert [one.offset for one in await read_all(copies.us.bootstrap, topic)][:10] == list(range(10))
     if topic != "poison-size":
         assert len(copied) == 10
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import pytest
 
 from tests.kit.brokers import KafkaCluster
-from tests.kit.checker import Checker, TopicPair
+from tests.kit.checker import TopicPair
 from tests.kit.mirror import Mirror, one_flow
 from tests.kit.processes import Role, gone, wait_until
-from tests.kit.spark_cluster import ConnectServer, bare_python
+from tests.kit.spark_cluster import ConnectServer, bare_python, compare_under_load
 from tests.kit.topics import make_topics
 from tests.kit.writer import Load, Writer
 
@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 ALIAS = f"c{uuid.uuid4().hex[:6]}"
 LOAD = Load(f"connect-{ALIAS}", 3)
+PAIR = TopicPair(LOAD.topic, f"{ALIAS}.{LOAD.topic}", LOAD.partitions)
 DEADLINE_S = 400.0
 
 
@@ -33,22 +34,10 @@ class Scene:
     writer: Writer
 
     def slices(self) -> set[int]:
-        """The server's Python workers that hold a connection to the target."""
         return {member.pid for member in self.server.slices([int(self.eu.bootstrap.rpartition(":")[2])])}
 
     async def compare(self) -> None:
-        """More is written, and nothing is missing, doubled or out of order once the mirror has caught up."""
-        before = self.written()
-        wait_until(lambda: self.written() > before, DEADLINE_S, "records are written")
-        self.writer.pause()
-        pair = TopicPair(LOAD.topic, f"{ALIAS}.{LOAD.topic}", LOAD.partitions)
-        async with Checker(self.us.bootstrap, self.eu.bootstrap, [pair]) as checker:
-            report = await checker.caught_up(DEADLINE_S)
-        assert report.is_exact, "\n".join([report.summary(), *self.mirror.log_lines()[-30:]])
-        self.writer.resume()
-
-    def written(self) -> int:
-        return sum(count for counts in self.writer.acknowledged().values() for count in counts.values())
+        await compare_under_load(self.mirror, self.writer, self.us.bootstrap, self.eu.bootstrap, PAIR, DEADLINE_S)
 
 
 @pytest.fixture(scope="module")

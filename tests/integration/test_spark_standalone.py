@@ -1,7 +1,4 @@
-"""Copying on a standalone cluster whose executors have not got this project, for brokers that ask for passwords.
-
-One mirror for all tests: an executor dies under it, and what Spark writes and shows anywhere is searched for secrets.
-"""
+"""Copying on a standalone cluster without this project, with passwords: an executor dies, and no secret shows."""
 
 from __future__ import annotations
 
@@ -19,10 +16,10 @@ import psutil
 import pytest
 
 from tests.kit.brokers import KafkaCluster
-from tests.kit.checker import Checker, TopicPair
+from tests.kit.checker import TopicPair
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.processes import Member, Role, gone, wait_until
-from tests.kit.spark_cluster import StandaloneSpark, bare_python, java_options
+from tests.kit.spark_cluster import StandaloneSpark, bare_python, compare_under_load, java_options
 from tests.kit.topics import make_topics
 from tests.kit.writer import Load, Writer
 
@@ -67,17 +64,9 @@ class Scene:
         return int(self.broker.bootstrap_of("SECRET").rpartition(":")[2])
 
     async def compare(self) -> None:
-        """More is written, and nothing is missing, doubled or out of order once the mirror has caught up."""
-        before = self.written()
-        wait_until(lambda: self.written() > before, DEADLINE_S, "records are written")
-        self.writer.pause()
-        async with Checker(self.broker.bootstrap, self.broker.bootstrap, [PAIR]) as checker:
-            report = await checker.caught_up(DEADLINE_S)
-        assert report.is_exact, "\n".join([report.summary(), *self.mirror.log_lines()[-30:]])
-        self.writer.resume()
-
-    def written(self) -> int:
-        return sum(count for counts in self.writer.acknowledged().values() for count in counts.values())
+        await compare_under_load(
+            self.mirror, self.writer, self.broker.bootstrap, self.broker.bootstrap, PAIR, DEADLINE_S
+        )
 
 
 PAIR = TopicPair(LOAD.topic, f"us.{LOAD.topic}", LOAD.partitions)

@@ -24,13 +24,13 @@ from connect.kafka.log.compacted_topic import LogRecord, read_to_end
 from connect.kafka.log.producer import OutRecord, PlainWriter, TransactionalWriter, place, produce_all
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.log.transactions import Superseded, TransactionalIdRefused, claim
-from connect.kafka.security.connection_settings import connection_settings
 from connectors.formats.gap import Gap, GapKind
 from connectors.formats.position import KeyKind, Position, decode_kind
 from connectors.formats.types import TopicPartition
 from connectors.offset_map.runs_and_chunks import MapRun, decode_chunk, decode_chunk_key
 from connectors.source.positions.position_store import MirrorPositionStore, StoreSettings
 from connectors.source.positions.stored_positions import Commit, CommitScope, PassedGap, PositionsTaken, Start
+from tests.kit.clients import cluster_and_admin
 from tests.kit.topics import until_led
 
 pytestmark = pytest.mark.integration
@@ -75,6 +75,18 @@ class Site:
         own = f"{self.writer(task)}-commit"
         return MirrorPositionStore(self.cluster, self.admin, replace(self.settings, transactional_id=own))
 
+    async def committed(
+        self, runs: Sequence[tuple[int, int, int]] = (), position: Position = POSITION
+    ) -> MirrorPositionStore:
+        """Return a store that has committed a position of ORDERS."""
+        store = self.store()
+        await store.load([ORDERS])
+        await store.commit([Commit(position, runs)])
+        return store
+
+    async def start(self) -> Start:
+        return (await self.store().load([ORDERS]))[ORDERS]
+
     def writer(self, task: int) -> str:
         """Under which a task writes records."""
         return f"{self.settings.transactional_id.removesuffix('-0-commit')}-{task}"
@@ -99,20 +111,12 @@ class Site:
 
 @pytest.fixture
 async def site(eu: KafkaCluster) -> AsyncIterator[Site]:
-    settings = connection_settings({"bootstrap.servers": eu.bootstrap}, client_id="positions", where="cluster eu")
-    cluster, admin = Cluster(settings, "eu"), Admin(settings, "eu")
-    yield Site(cluster, admin)
-    await admin.close()
-    await cluster.close()
+    async with cluster_and_admin(eu.bootstrap, "eu") as clients:
+        yield Site(*clients)
 
 
 async def test_nothing_is_known_of_a_new_partition(site: Site) -> None:
-    starts = await site.store().load([ORDERS])
-    assert (starts[ORDERS].position, starts[ORDERS].committed_source_offset, starts[ORDERS].moved) == (
-        None,
-        None,
-        False,
-    )
+    assert await site.start() == Start(None, None, False)
 
 
 async def test_what_is_committed_is_found_again(site: Site) -> None:
@@ -129,37 +133,29 @@ async def test_what_is_committed_is_found_again(site: Site) -> None:
 
 
 async def test_the_source_offsets_record_has_javas_bytes(site: Site) -> None:
-    store = site.store()
-    await store.load([ORDERS])
-    await store.commit([Commit(POSITION)])
+    await site.committed()
     written = [(record.key, record.value) for record in await site.records(site.settings.offsets_topic)]
     assert written == [(b'["MirrorSourceConnector",{"cluster":"us","partition":0,"topic":"orders"}]', b'{"offset":41}')]
 
 
 async def test_before_the_first_record_java_knows_no_offset(site: Site) -> None:
-    store = site.store()
-    await store.load([ORDERS])
-    await store.commit([Commit(replace(POSITION, next_source_offset=0, target_end=0, next_sequence=0))])
-    start = (await site.store().load([ORDERS]))[ORDERS]
+    await site.committed(position=replace(POSITION, next_source_offset=0, target_end=0, next_sequence=0))
+    start = await site.start()
     assert (start.committed_source_offset, start.moved) == (None, False)
     assert start.position is not None
 
 
 @pytest.mark.parametrize("altered", [b'{"offset":99}', None], ids=["altered", "reset"])
 async def test_an_offset_that_was_moved_since_is_seen(site: Site, altered: bytes | None) -> None:
-    store = site.store()
-    await store.load([ORDERS])
-    await store.commit([Commit(POSITION)])
+    await site.committed()
     await alter(site, altered)
-    start = (await site.store().load([ORDERS]))[ORDERS]
+    start = await site.start()
     assert start.moved
     assert start.committed_source_offset == (99 if altered else None)
 
 
 async def test_a_flow_that_gets_a_topic_of_its_own_for_offsets_continues(site: Site) -> None:
-    store = site.store()
-    await store.load([ORDERS])
-    await store.commit([Commit(POSITION)])
+    store = await site.committed()
     before = site.settings.offsets_topic
     site.settings = replace(site.settings, offsets_topic=f"own.{before}", read_topics=(before, f"own.{before}"))
     store = site.store()
@@ -168,7 +164,7 @@ async def test_a_flow_that_gets_a_topic_of_its_own_for_offsets_continues(site: S
     later = replace(POSITION, next_source_offset=50, target_end=48, next_sequence=48)
     await store.commit([Commit(later)])
     assert len(await site.records(before)) == 1
-    assert (await site.store().load([ORDERS]))[ORDERS].committed_source_offset == 49
+    assert (await site.start()).committed_source_offset == 49
 
 
 async def test_an_older_offset_of_the_workers_topic_does_not_return(site: Site) -> None:
@@ -183,7 +179,7 @@ async def test_an_older_offset_of_the_workers_topic_does_not_return(site: Site) 
     # As after the topic was recreated: nothing is copied yet.
     await store.commit([Commit(replace(POSITION, next_source_offset=0, target_end=0, next_sequence=0))])
     assert [record.value for record in await site.records(workers)] == [b'{"offset":500}', None]
-    start = (await site.store().load([ORDERS]))[ORDERS]
+    start = await site.start()
     assert (start.committed_source_offset, start.moved) == (None, False)
 
 
@@ -207,16 +203,14 @@ async def copy_on(
 
 
 async def test_a_position_between_two_of_javas_offsets_costs_one_record(site: Site) -> None:
-    store = site.store()
-    await store.load([ORDERS])
-    await store.commit([Commit(POSITION, [(0, 0, 40)])])
+    store = await site.committed([(0, 0, 40)])
     before = await site.count()
     grown = replace(POSITION, next_source_offset=60, target_end=58, next_sequence=58)
     for at in range(42, 60, 2):
         moved = replace(grown, next_source_offset=at + 2, target_end=at, next_sequence=at)
         await store.commit([Commit(moved, [(at, at - 2, 2)], scope=CommitScope.PROGRESS)])
     assert await site.count() - before == 10, "nine positions, and the chunk to which the first has added a run"
-    start = (await site.store().load([ORDERS]))[ORDERS]
+    start = await site.start()
     assert (start.position, start.moved, start.committed_source_offset) == (moved, False, 59)
     (java,) = [record.value for record in await site.records(site.settings.offsets_topic)]
     assert java == b'{"offset":41}'
@@ -224,20 +218,16 @@ async def test_a_position_between_two_of_javas_offsets_costs_one_record(site: Si
 
 @pytest.mark.parametrize("altered", [b'{"offset":50}', None], ids=["altered", "reset"])
 async def test_an_offset_that_was_altered_behind_a_newer_position_is_seen(site: Site, altered: bytes | None) -> None:
-    store = site.store()
-    await store.load([ORDERS])
-    await store.commit([Commit(POSITION, [(0, 0, 40)])])
+    store = await site.committed([(0, 0, 40)])
     await copy_on(store, [50, 60])
     await alter(site, altered)
-    start = (await site.store().load([ORDERS]))[ORDERS]
+    start = await site.start()
     assert (start.moved, start.committed_source_offset) == (True, 50 if altered else None)
 
 
 async def test_progress_of_a_store_that_was_superseded_does_not_count(site: Site) -> None:
     """It is written without a transaction, so nothing refuses it."""
-    first = site.store()
-    await first.load([ORDERS])
-    await first.commit([Commit(POSITION, [(0, 0, 40)])])
+    first = await site.committed([(0, 0, 40)])
     second = site.store()
     await second.load([ORDERS])
     taken_over = replace(POSITION, producer_epoch=6, next_sequence=0)
@@ -245,7 +235,7 @@ async def test_progress_of_a_store_that_was_superseded_does_not_count(site: Site
     await first.commit(
         [Commit(replace(POSITION, next_source_offset=90, target_end=88, next_sequence=88), scope=CommitScope.PROGRESS)]
     )
-    start = (await site.store().load([ORDERS]))[ORDERS]
+    start = await site.start()
     assert (start.position, start.moved) == (taken_over, False)
 
 
@@ -280,9 +270,7 @@ async def test_of_a_transaction_that_the_target_has_torn_the_position_counts(
     site: Site, monkeypatch: pytest.MonkeyPatch, topic: str
 ) -> None:
     """A coordinator that comes up leaves out partitions whose leaders it does not know yet."""
-    store = site.store()
-    await store.load([ORDERS])
-    await store.commit([Commit(POSITION, [(0, 0, 40)])])
+    await site.committed([(0, 0, 40)])
     await alter(site, b'{"offset":99}')
     end = TransactionalWriter.end_left_open
 
@@ -292,9 +280,9 @@ async def test_of_a_transaction_that_the_target_has_torn_the_position_counts(
 
     with monkeypatch.context() as patch:
         patch.setattr(TransactionalWriter, "end_left_open", had_left_some)
-        start = (await site.store().load([ORDERS]))[ORDERS]
+        start = await site.start()
     assert (start.position, start.committed_source_offset, start.moved) == (POSITION, 41, False)
-    assert (await site.store().load([ORDERS]))[ORDERS].moved
+    assert (await site.start()).moved
 
 
 class TestWithoutRightsToItsId:
@@ -303,21 +291,17 @@ class TestWithoutRightsToItsId:
         take_rights_away(monkeypatch)
 
     async def test_it_stores_plainly_and_an_alteration_is_still_seen(self, site: Site) -> None:
-        store = site.store()
-        await store.load([ORDERS])
-        await store.commit([Commit(POSITION, [(0, 0, 40)])])
-        start = (await site.store().load([ORDERS]))[ORDERS]
+        await site.committed([(0, 0, 40)])
+        start = await site.start()
         assert (start.position, start.committed_source_offset, start.moved) == (POSITION, 41, False)
         assert await site.runs() == [MapRun(0, 0, 40)]
         await alter(site, b'{"offset":99}')
-        start = (await site.store().load([ORDERS]))[ORDERS]
+        start = await site.start()
         assert (start.committed_source_offset, start.moved) == (99, True)
 
     async def test_of_a_torn_commit_the_position_counts(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         """Died between Java's record and the position, which is older then."""
-        store = site.store()
-        await store.load([ORDERS])
-        await store.commit([Commit(POSITION, [(0, 0, 40)])])
+        store = await site.committed([(0, 0, 40)])
         write = PlainWriter.write
 
         async def die(self: PlainWriter, records: Sequence[OutRecord]) -> None:
@@ -330,7 +314,7 @@ class TestWithoutRightsToItsId:
             patch.setattr(PlainWriter, "write", die)
             with pytest.raises(SystemExit):
                 await store.commit([Commit(later, [(40, 40, 8)])])
-        start = (await site.store().load([ORDERS]))[ORDERS]
+        start = await site.start()
         assert (start.position, start.committed_source_offset, start.moved) == (POSITION, 41, False)
         assert await site.runs() == [MapRun(0, 0, 40)]
 
@@ -338,9 +322,7 @@ class TestWithoutRightsToItsId:
         self, site: Site, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.undo()
-        allowed = site.store()
-        await allowed.load([ORDERS])
-        await allowed.commit([Commit(POSITION)])
+        await site.committed()
         take_rights_away(monkeypatch)
         store = site.store()
         await store.load([ORDERS])
@@ -357,19 +339,17 @@ class TestWithoutRightsToItsId:
             patch.setattr(PlainWriter, "write", die)
             with pytest.raises(SystemExit):
                 await store.commit([Commit(replace(POSITION, next_source_offset=50))])
-        start = (await site.store().load([ORDERS]))[ORDERS]
+        start = await site.start()
         assert (start.position, start.moved) == (POSITION, False)
 
     async def test_when_rights_come_back_transactions_do(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-        store = site.store()
-        await store.load([ORDERS])
-        await store.commit([Commit(POSITION)])
+        await site.committed()
         monkeypatch.undo()
         fenced = site.store()
         assert (await fenced.load([ORDERS]))[ORDERS].position == POSITION
         later = replace(POSITION, next_source_offset=50)
         await fenced.commit([Commit(later)])
-        assert (await site.store().load([ORDERS]))[ORDERS] == Start(later, 49, False)
+        assert await site.start() == Start(later, 49, False)
 
 
 async def test_an_earlier_store_is_shut_out(site: Site) -> None:
@@ -382,7 +362,7 @@ async def test_an_earlier_store_is_shut_out(site: Site) -> None:
     with pytest.raises(Superseded):  # and stays out, also where it asks for the id anew
         await zombie.commit([Commit(replace(POSITION, next_source_offset=1000))])
     await successor.commit([Commit(replace(POSITION, next_source_offset=43))])
-    start = (await site.store().load([ORDERS]))[ORDERS]
+    start = await site.start()
     assert start.committed_source_offset == 42
 
 
@@ -497,28 +477,24 @@ async def test_a_first_position_that_was_written_twice_is_our_own(site: Site, en
             stored = replace(POSITION, is_handed_over=True)
         await store.commit([Commit(stored)])
     assert len(tries) > 1
-    assert (await site.store().load([ORDERS]))[ORDERS].position == stored
+    assert (await site.start()).position == stored
 
 
 async def test_commit_goes_on_after_its_connections_were_cut(site: Site) -> None:
-    store = site.store()
-    await store.load([ORDERS])
-    await store.commit([Commit(POSITION, [(0, 0, 42)])])
+    store = await site.committed([(0, 0, 42)])
     metadata = await site.cluster.metadata(())
     for node in metadata.brokers:
         for purpose in ("positions", "transaction", "control"):
             await (await site.cluster.connection(node, purpose)).close()
     later = replace(POSITION, next_source_offset=52)
     await store.commit([Commit(later, [(42, 42, 10)])])
-    assert (await site.store().load([ORDERS]))[ORDERS].position == later
+    assert (await site.start()).position == later
     assert await site.runs() == [MapRun(0, 0, 52)]
 
 
 async def test_an_open_transaction_of_a_predecessor_is_not_read(site: Site) -> None:
     """Killed between its records and its commit: a predecessor leaves nothing that counts."""
-    store = site.store()
-    await store.load([ORDERS])
-    await store.commit([Commit(POSITION)])
+    await site.committed()
     dying = TransactionalWriter(site.cluster, site.settings.transactional_id)
 
     async def die(*_: object, **__: object) -> None:
@@ -528,15 +504,13 @@ async def test_an_open_transaction_of_a_predecessor_is_not_read(site: Site) -> N
         patch.setattr("connect.kafka.log.transactions.end_transaction", die)
         with pytest.raises(SystemExit):
             await dying.write([OutRecord(site.settings.offsets_topic, b'["x",{}]', b'{"offset":1}')])
-    assert (await site.store().load([ORDERS]))[ORDERS].position == POSITION
+    assert (await site.start()).position == POSITION
     assert len(await site.records(site.settings.offsets_topic)) == 1
     assert len(await site.records(site.settings.offsets_topic, read_committed=False)) == 2
 
 
 async def test_the_map_of_a_topic_made_anew_begins_anew(site: Site) -> None:
-    store = site.store()
-    await store.load([ORDERS])
-    await store.commit([Commit(POSITION, [(0, 0, 42)])])
+    await site.committed([(0, 0, 42)])
     again = site.store()
     await again.load([ORDERS])
     anew = replace(POSITION, target_topic_id=UUID(int=7), target_end=10)
@@ -546,9 +520,7 @@ async def test_the_map_of_a_topic_made_anew_begins_anew(site: Site) -> None:
 
 async def test_a_map_begins_anew_within_one_life_of_the_store_too(site: Site) -> None:
     """A policy asks for the newest runs first, and then goes on with the topic that took the other's place."""
-    store = site.store()
-    await store.load([ORDERS])
-    await store.commit([Commit(POSITION, [(0, 0, 42)])])
+    store = await site.committed([(0, 0, 42)])
     assert store.runs_of(POSITION) == [MapRun(0, 0, 42)]
     anew = replace(POSITION, target_topic_id=UUID(int=7), target_end=10)
     await store.commit([Commit(anew, [(42, 0, 10)])])
@@ -558,9 +530,7 @@ async def test_a_map_begins_anew_within_one_life_of_the_store_too(site: Site) ->
 
 
 async def test_a_truncated_target_cuts_the_map(site: Site) -> None:
-    store = site.store()
-    await store.load([ORDERS])
-    await store.commit([Commit(POSITION, [(0, 0, 10), (12, 10, 30)])])
+    store = await site.committed([(0, 0, 10), (12, 10, 30)])
     passing = PassedGap(0, Gap(GapKind.TARGET_TRUNCATED), target_truncated_to=15)
     await store.commit([Commit(replace(POSITION, next_source_offset=17, target_end=15), passing=passing)])
     assert await site.runs() == [MapRun(0, 0, 10), MapRun(12, 10, 5)]
@@ -622,9 +592,7 @@ async def leave_open(site: Site) -> None:
 async def test_what_a_transaction_left_open_unknown_to_its_coordinator_keeps_nobody_out(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = site.store()
-    await store.load([ORDERS])
-    await store.commit([Commit(POSITION)])
+    await site.committed()
     async with unverified(site.cluster):
         await leave_open(site)
     with pytest.raises(RetriableError, match=rf"is open in {site.settings.offsets_topic}-1 since offset \d+; kafka-tr"):
@@ -635,4 +603,4 @@ async def test_what_a_transaction_left_open_unknown_to_its_coordinator_keeps_nob
     assert f"left open in {site.settings.offsets_topic}-1, unknown to its coordinator" in caplog.text
     later = replace(POSITION, next_source_offset=50)
     await successor.commit([Commit(later)])
-    assert (await site.store().load([ORDERS]))[ORDERS].position == later
+    assert (await site.start()).position == later

@@ -32,8 +32,6 @@ TIMEOUT_S = 120.0
 
 
 class Place:
-    """A topic's name, and the clients of one of several workers."""
-
     def __init__(self, bootstrap: str) -> None:
         settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="stores", where="cluster us")
         self.cluster = Cluster(settings, "us")
@@ -71,8 +69,6 @@ class Place:
 
 
 class Reading:
-    """A config store, and what came out of it."""
-
     store: ConfigStore
 
     def __init__(self) -> None:
@@ -103,13 +99,8 @@ async def test_what_is_written_has_come_back_and_others_read_the_same(place: Pla
     one = await place.config()
     await one.store.claim()  # nothing to claim where everybody writes plainly
     await one.store.write([[config_topic.target_state_record("c", TargetState.STOPPED), CONNECTOR], TASKS, [COMMIT]])
-    assert [record.key for record in one.records] == [
-        "target-state-c",
-        "connector-c",
-        "task-c-0",
-        "task-c-1",
-        "commit-c",
-    ]
+    keys = [record.key for record in one.records]
+    assert keys == ["target-state-c", "connector-c", "task-c-0", "task-c-1", "commit-c"]
     assert list(one.log.all_task_configs("c")) == [{"a": "0"}, {"a": "1"}]
     other = await place.config()
     assert other.records == one.records
@@ -261,7 +252,7 @@ async def test_a_safe_write_is_left_out_where_a_newer_owner_has_spoken(place: Pl
     one.put("c", Status(State.UNASSIGNED, "old:1", 6), safe=True)
     one.put("d", Status(State.UNASSIGNED, "old:1", 6), safe=True)
     await until(lambda: one.log.status("d"), "the other status")
-    await one.read_to_end(TIMEOUT_S)
+    await one.followed.read_to_end(TIMEOUT_S)
     assert one.log.status("c") == running("new:1", 7)
 
 
@@ -273,7 +264,7 @@ async def test_what_still_waits_is_written_before_the_end(place: Place, monkeypa
     for task in range(50):
         one.put(TaskId("c", task), Status(State.UNASSIGNED, "one:1", 1))
     await one.stop()
-    await other.read_to_end(TIMEOUT_S)
+    await other.followed.read_to_end(TIMEOUT_S)
     assert len(other.log.tasks("c")) == 50
 
 

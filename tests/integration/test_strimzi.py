@@ -107,7 +107,7 @@ def test_a_resource_is_run_and_each_mirror_has_its_state(us: KafkaCluster, eu: K
     ours, theirs = Broker(us, 0), Broker(eu, 0)
     ours.make_topic(topic, [[1]])
     theirs.make_topic(held, [[1]])
-    wait_until(lambda: ours.end(topic) == theirs.end(held) == 0, DEADLINE_S, "the topics are there", 0.1)
+    wait_until(lambda: ours.end(topic) == theirs.end(held) == 0, DEADLINE_S, "the topics are there")
     ours.produce(topic, 0, RECORDS)
     program = str(Path(sys.executable).parent / "heliograph")
     rest = f"listeners=http://{cluster_config.HOST}:{cluster_config.choose(1)[0]}"
@@ -117,10 +117,10 @@ def test_a_resource_is_run_and_each_mirror_has_its_state(us: KafkaCluster, eu: K
         mirror.start()
         mirror.await_line(0, ["spec.replicas: has no effect: one process is one worker"], DEADLINE_S)
         mirror.await_line(0, ["res->eu.MirrorSourceConnector: created"], DEADLINE_S)
-        wait_until(lambda: theirs.end(remote) >= RECORDS, DEADLINE_S, "all is copied", 0.1)
+        wait_until(lambda: theirs.end(remote) >= RECORDS, DEADLINE_S, "all is copied")
         mirror.await_line(0, ["held->eu.MirrorSourceConnector: created"], DEADLINE_S)
         ours.produce(topic, RECORDS, RECORDS)
-        wait_until(lambda: theirs.end(remote) >= 2 * RECORDS, DEADLINE_S, "the rest is copied", 0.1)
+        wait_until(lambda: theirs.end(remote) >= 2 * RECORDS, DEADLINE_S, "the rest is copied")
         assert mirror.stop() == 0
         mirror.assert_gone()
     assert asyncio.run(value_numbers(eu.bootstrap, remote)) == [*range(2 * RECORDS)], "each once"
@@ -138,8 +138,8 @@ def test_what_a_restart_cannot_fix_is_not_restarted(us: KafkaCluster, eu: KafkaC
             return True
         return False
 
-    wait_until(is_made, DEADLINE_S, "the topic is made", 0.1)
-    wait_until(lambda: ours.end(topic) == 0, DEADLINE_S, "the topic is there", 0.1)
+    wait_until(is_made, DEADLINE_S, "the topic is made")
+    wait_until(lambda: ours.end(topic) == 0, DEADLINE_S, "the topic is there")
     ours.produce(topic, 0, RECORDS)
     program = str(Path(sys.executable).parent / "heliograph")
     rest = f"listeners=http://{cluster_config.HOST}:{cluster_config.choose(1)[0]}"
@@ -148,10 +148,10 @@ def test_what_a_restart_cannot_fix_is_not_restarted(us: KafkaCluster, eu: KafkaC
         text = text.replace("as-resource", "to-restart").replace("tasksMax: 1", f"tasksMax: 1\n        {AUTO_RESTART}")
         mirror.properties_file.write_text(text)
         mirror.start()
-        wait_until(lambda: theirs.end(remote) >= RECORDS, DEADLINE_S, "all is copied", 0.1)
+        wait_until(lambda: theirs.end(remote) >= RECORDS, DEADLINE_S, "all is copied")
         # Its only partition stops, which no restart changes.
         ours.delete_topic(topic)
-        wait_until(is_made, DEADLINE_S, "the topic is made anew", 0.1)
+        wait_until(is_made, DEADLINE_S, "the topic is made anew")
         task = "task res->eu.MirrorSourceConnector-0"
         mirror.await_line(0, [f"{task} is not restarted automatically: a restart cannot fix this error"], DEADLINE_S)
         assert mirror.stop() == 0
@@ -184,7 +184,7 @@ def test_a_resource_of_secured_clusters_is_run(tmp_path: Path) -> None:
 def _run_secured(us: Secured, eu: Secured, topic: str, remote: str, secrets: Path, directory: Path) -> None:
     ours, theirs = Broker(us.cluster, 0), Broker(eu.cluster, 0)
     ours.make_topic(topic, [[1]])
-    wait_until(lambda: ours.end(topic) == 0, DEADLINE_S, "the topic is there", 0.1)
+    wait_until(lambda: ours.end(topic) == 0, DEADLINE_S, "the topic is there")
     ours.produce(topic, 0, RECORDS)
     program = str(Path(sys.executable).parent / "heliograph")
     rest = f"listeners=http://{cluster_config.HOST}:{cluster_config.choose(1)[0]}"
@@ -193,6 +193,6 @@ def _run_secured(us: Secured, eu: Secured, topic: str, remote: str, secrets: Pat
         mirror.properties_file.write_text(SECURED.format(topic=topic, **ways))
         mirror.start()
         mirror.await_line(0, ["us->eu.MirrorSourceConnector: created"], DEADLINE_S)
-        wait_until(lambda: theirs.end(remote) >= RECORDS, DEADLINE_S, "all is copied", 0.1)
+        wait_until(lambda: theirs.end(remote) >= RECORDS, DEADLINE_S, "all is copied")
         assert mirror.stop() == 0, mirror.log_lines()[-20:]
         mirror.assert_gone()

@@ -1,7 +1,4 @@
-"""Three clusters that mirror each other: no cycles, hops counted, heartbeats and checkpoints of each flow there.
-
-us and eu mirror each other, eu and ap too, and ap's topics come to us directly: a circle, beside two pairs.
-"""
+"""Three clusters in a circle, two pairs of which mirror each other: no cycles, hops, heartbeats and checkpoints."""
 
 from __future__ import annotations
 
@@ -15,14 +12,13 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from aiokafka import AIOKafkaProducer
 
 from connect.cli.commands.topology import run_topology
 from connect.embedded.brokers import KafkaCluster
 from connectors.client import heartbeat_topics, replication_hops, upstream_clusters
 from connectors.formats.mirror_records import Checkpoint, Heartbeat
-from tests.interop.flow import read_all
-from tests.kit.groups import cluster_at
+from tests.kit.clients import cluster_at
+from tests.kit.copies import read_all, send
 from tests.kit.java_client import DEFAULT, ask_java
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.moving import commit
@@ -32,7 +28,6 @@ from tests.kit.topics import make_topics
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 _DEADLINE_S: Final = 300.0
-_POLL_S: Final = 1.0
 _ALIASES: Final = ("us", "eu", "ap")
 _FLOWS: Final = ("us->eu", "eu->us", "eu->ap", "ap->eu", "ap->us")
 _RECORDS: Final = 50
@@ -72,18 +67,13 @@ def _properties(clusters: Mapping[str, str]) -> Mapping[str, str]:
 
 async def _fill(alias: str, bootstrap: str) -> None:
     await make_topics(bootstrap, {"orders": 1})
-    async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
-        for number in range(_RECORDS):
-            await producer.send("orders", b"%s %d" % (alias.encode(), number))
+    await send(bootstrap, "orders", (b"%s %d" % (alias.encode(), number) for number in range(_RECORDS)))
     await commit(bootstrap, f"readers-{alias}", {"orders": _AT})
 
 
 async def _topics(bootstrap: str) -> set[str]:
-    cluster = cluster_at(bootstrap)
-    try:
+    async with cluster_at(bootstrap) as cluster:
         return set((await cluster.metadata(None)).topics)
-    finally:
-        await cluster.close()
 
 
 def _orders(bootstrap: str) -> set[str]:
@@ -95,7 +85,6 @@ def _values(bootstrap: str, topic: str) -> list[bytes | None]:
 
 
 def _flows_beating(bootstrap: str) -> dict[tuple[str, str], int]:
-    """How many heartbeats of each flow are in the cluster's own topic."""
     found: dict[tuple[str, str], int] = {}
     if "heartbeats" in asyncio.run(_topics(bootstrap)):
         for record in asyncio.run(read_all(bootstrap, "heartbeats")):
@@ -118,7 +107,7 @@ def test_a_circle_and_two_pairs(
         beats = {alias: _flows_beating(bootstrap) for alias, bootstrap in clusters.items()}
         for alias, bootstrap in clusters.items():
             more = {flow: count + 5 for flow, count in beats[alias].items()}
-            wait_until(partial(_has, bootstrap, more), _DEADLINE_S, f"heartbeats on {alias}", _POLL_S)
+            wait_until(partial(_has, bootstrap, more), _DEADLINE_S, f"heartbeats on {alias}")
         for alias, bootstrap in clusters.items():
             assert _orders(bootstrap) == _ORDERS[alias]
             for topic in _ORDERS[alias]:
@@ -150,7 +139,7 @@ def _await_all_there(mirror: Mirror, clusters: Mapping[str, str]) -> None:
             ]
         return found
 
-    wait_until(lambda: not missing(), _DEADLINE_S, f"all is mirrored, {missing()} is not", _POLL_S)
+    wait_until(lambda: not missing(), _DEADLINE_S, f"all is mirrored, {missing()} is not")
 
 
 def _has(bootstrap: str, wanted: Mapping[tuple[str, str], int]) -> bool:
@@ -179,7 +168,7 @@ def _check_checkpoints(mirror: Mirror, clusters: Mapping[str, str]) -> None:
 
         wanted = {(f"readers-{source}", f"{source}.orders", _AT)}
         is_there = partial(_is_reported, mirror, clusters[target], source, wanted)
-        wait_until(is_there, _DEADLINE_S, f"checkpoints of {flow}", _POLL_S)
+        wait_until(is_there, _DEADLINE_S, f"checkpoints of {flow}")
 
 
 def _is_reported(mirror: Mirror, bootstrap: str, source: str, wanted: set[tuple[str, str, int]]) -> bool:

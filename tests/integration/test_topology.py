@@ -14,16 +14,15 @@ import pytest
 
 from connect.api.source import SourceConnectorContext
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.cluster import Cluster
-from connect.kafka.log.topic_admin import Admin
-from connect.kafka.security.connection_settings import connection_settings
 from connectors.config.connector_configs import source_settings
 from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
 from connectors.source.connector import MirrorSourceConnector
 from connectors.source.positions.position_store import MirrorPositionStore, StoreSettings
 from connectors.source.positions.stored_positions import Commit
-from tests.kit.stock import Stock, until
+from tests.kit.clients import cluster_and_admin, cluster_at
+from tests.kit.members import until
+from tests.kit.stock import Stock
 
 pytestmark = pytest.mark.integration
 
@@ -32,8 +31,6 @@ _ONE_BROKER = {"offset.storage.replication.factor": "1", "offset.storage.partiti
 
 @dataclass
 class Context:
-    """What a worker lends the connector."""
-
     reconfigured: int = 0
     errors: list[Exception] = field(default_factory=list)
 
@@ -82,21 +79,15 @@ async def scene(us: KafkaCluster, eu: KafkaCluster, prefix: str, **props: str) -
         **{key.replace("_", "."): value for key, value in props.items()},
     }
     settings = source_settings(everything, {"offset.storage.topic": "mm2-offsets.us.internal", **_ONE_BROKER})
-    source, target = (
-        Cluster(connection_settings({"bootstrap.servers": each.bootstrap}, client_id="topo", where="test"), name)
-        for each, name in ((us, "us"), (eu, "eu"))
-    )
-    admin = Admin(target.settings, "eu")
     stocks = await asyncio.to_thread(lambda: (Stock(us), Stock(eu)))
-    context = Context()
-    connector = MirrorSourceConnector(settings, everything, source, target, admin)
-    try:
-        yield Scene(*stocks, connector, context, prefix)
-    finally:
-        await connector.stop()
-        await asyncio.gather(source.close(), target.close(), admin.close())
-        for stock in stocks:
-            stock.close()
+    async with cluster_at(us.bootstrap, "us") as source, cluster_and_admin(eu.bootstrap, "eu") as (target, admin):
+        connector = MirrorSourceConnector(settings, everything, source, target, admin)
+        try:
+            yield Scene(*stocks, connector, Context(), prefix)
+        finally:
+            await connector.stop()
+            for stock in stocks:
+                stock.close()
 
 
 async def begin(on: Scene) -> None:
@@ -233,19 +224,12 @@ async def _deletion(us: KafkaCluster, eu: KafkaCluster, caplog: pytest.LogCaptur
 
 async def note_copied(us: str, bootstrap: str, connector: str, *topics: str) -> None:
     """Store positions of ``topics``, as a task that copied them from cluster us, which is reached at ``us``."""
-    source = Cluster(connection_settings({"bootstrap.servers": us}, client_id="notes", where="the source"))
-    ids = {name: topic.topic_id for name, topic in (await source.metadata(set(topics))).topics.items()}
-    await source.close()
-    settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="notes", where="the target")
-    cluster, admin = Cluster(settings), Admin(settings)
-    store = MirrorPositionStore(
-        cluster,
-        admin,
-        StoreSettings(
-            connector, "us", f"offsets-{connector}", "mm2-offset-map.us.internal", f"notes-{connector}", 1, 1
-        ),
+    settings = StoreSettings(
+        connector, "us", f"offsets-{connector}", "mm2-offset-map.us.internal", f"notes-{connector}", 1, 1
     )
-    try:
+    async with cluster_at(us) as source, cluster_and_admin(bootstrap) as (cluster, admin):
+        ids = {name: topic.topic_id for name, topic in (await source.metadata(set(topics))).topics.items()}
+        store = MirrorPositionStore(cluster, admin, settings)
         await store.load([TopicPartition(topic, 0) for topic in topics])
         known = (await cluster.metadata({f"us.{topic}" for topic in topics})).topics
         await store.commit(
@@ -254,6 +238,3 @@ async def note_copied(us: str, bootstrap: str, connector: str, *topics: str) -> 
                 for topic, name in ((topic, f"us.{topic}") for topic in topics)
             ]
         )
-    finally:
-        await cluster.close()
-        await admin.close()

@@ -12,14 +12,11 @@ import pytest
 
 from connect.core.errors import PermanentError
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.cluster import Cluster
 from connect.kafka.log import transactions
 from connect.kafka.log.offsets import LATEST, list_offset
 from connect.kafka.log.producer import OutRecord, waiting_out
 from connect.kafka.log.shared_transactions import SharedTransactions
-from connect.kafka.log.topic_admin import Admin
 from connect.kafka.log.transactions import Superseded, init_producer_id
-from connect.kafka.security.connection_settings import connection_settings
 from connectors.formats.gap import Gap, GapKind
 from connectors.formats.position import KeyKind, decode_kind
 from connectors.formats.types import TopicPartition
@@ -27,7 +24,9 @@ from connectors.source.positions.position_store import MirrorPositionStore
 from connectors.source.positions.stored_positions import Commit, PassedGap
 from tests.integration.test_kafka_transactions import spend_epochs
 from tests.integration.test_store import ORDERS, POSITION, Site
-from tests.kit.copies import read, until
+from tests.kit.clients import cluster_and_admin
+from tests.kit.copies import read_all
+from tests.kit.members import until
 from tests.kit.topics import make_topics
 
 pytestmark = pytest.mark.integration
@@ -66,11 +65,8 @@ class Task:
 
 @pytest.fixture
 async def site(eu: KafkaCluster) -> AsyncIterator[Site]:
-    settings = connection_settings({"bootstrap.servers": eu.bootstrap}, client_id="cut", where="cluster eu")
-    cluster, admin = Cluster(settings, "eu"), Admin(settings, "eu")
-    yield Site(cluster, admin)
-    await admin.close()
-    await cluster.close()
+    async with cluster_and_admin(eu.bootstrap, "eu") as clients:
+        yield Site(*clients)
 
 
 async def _after(step: Callable[..., Awaitable[Any]], *arguments: Any, **named: Any) -> Any:
@@ -122,7 +118,7 @@ async def test_records_and_position_are_there_or_neither(
                 await killed.commit()
     successor = Task(site, topic, transactional_id)
     await successor.start()
-    there = [record.value for record in await read(eu, topic)]
+    there = [record.value for record in await read_all(eu.bootstrap, topic)]
     assert successor.copied == len(there) == 1 + is_committed
     with pytest.raises(Superseded):
         await killed.commit()
@@ -140,10 +136,10 @@ async def until_read(eu: KafkaCluster, topic: str, values: list[bytes]) -> None:
     """A commit is answered a moment before its markers are written, and its records can be read behind these."""
 
     async def are_there() -> bool:
-        return len(await read(eu, topic)) >= len(values)
+        return len(await read_all(eu.bootstrap, topic)) >= len(values)
 
     await until(are_there, f"{topic} has {len(values)} committed records")
-    assert [record.value for record in await read(eu, topic)] == values
+    assert [record.value for record in await read_all(eu.bootstrap, topic)] == values
 
 
 async def test_what_the_cluster_has_aborted_by_itself_is_copied_again(site: Site, eu: KafkaCluster) -> None:

@@ -1,7 +1,4 @@
-"""A mirror of an older version is stopped or killed under load, this version continues it, and goes back.
-
-``HELIOGRAPH_OLDER`` names a clone of the older version in which ``make setup`` has run.
-"""
+"""A mirror of the older version in ``HELIOGRAPH_OLDER`` is ended under load, this one continues it, and goes back."""
 
 from __future__ import annotations
 
@@ -21,7 +18,6 @@ DEADLINE_S = 240.0
 
 @pytest.fixture
 def older() -> list[str]:
-    """The older version's command."""
     clone = os.environ.get("HELIOGRAPH_OLDER")
     if not clone:
         pytest.skip("HELIOGRAPH_OLDER names no clone of an older version")

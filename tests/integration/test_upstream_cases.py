@@ -1,6 +1,4 @@
-"""Cases of Kafka's ``MirrorConnectorsIntegrationBaseTest`` in one flow: ``testReplicateFromLatest``,
-``testReplicationWithEmptyPartition``, ``testOneWayReplicationWithFrequentOffsetSyncs`` (``offset.lag.max = 0``), with
-the names of ``IdentityReplicationIntegrationTest``; and what that class runs of the base class."""
+"""Cases of Kafka's ``MirrorConnectorsIntegrationBaseTest`` and ``IdentityReplicationIntegrationTest`` in one flow."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer
 
 from connect.embedded.brokers import KafkaCluster
 from connectors.checkpoint.offset_translation import OffsetSyncStore
@@ -26,9 +24,8 @@ from connectors.client import (
 )
 from connectors.formats.mirror_records import OffsetSync
 from connectors.formats.types import TopicPartition
-from tests.interop.flow import read_all
-from tests.kit.copies import partition_count
-from tests.kit.mirror import CALM, SMALL, Mirror
+from tests.kit.copies import partition_count, read_all, send
+from tests.kit.mirror import CALM, FOLLOWED_GROUPS, Mirror, one_flow
 from tests.kit.moving import COMPACTED, KINDS, PLACES, PLAIN, Feed, Mover, commit, committed, end_of, not_once
 from tests.kit.processes import wait_until
 from tests.kit.stock import Stock
@@ -38,7 +35,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 _IDENTITY: Final = "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
 _DEADLINE_S: Final = 240.0
-_POLL_S: Final = 0.3
 _OLD: Final = 10
 _LATER: Final = 100
 _ROUNDS: Final = 60
@@ -46,10 +42,7 @@ _PLACES: Final = ("half", "ten")
 
 
 async def _write(us: KafkaCluster, topic: str, *numbers: int, partition: int = 0) -> None:
-    """The other partitions are left as they are."""
-    async with AIOKafkaProducer(bootstrap_servers=us.bootstrap) as producer:
-        for number in numbers:
-            await producer.send_and_wait(topic, b"%d" % number, partition=partition)
+    await send(us.bootstrap, topic, (b"%d" % number for number in numbers), [partition])
 
 
 def test_from_the_latest_with_an_empty_partition_and_a_sync_for_each_record(
@@ -59,20 +52,11 @@ def test_from_the_latest_with_an_empty_partition_and_a_sync_for_each_record(
     topic, group, alias = f"kept-{name}", f"{name}-group", f"us{name}"
     syncs_topic = f"mm2-offset-syncs.{alias}.internal"
     properties = {
-        "clusters": f"{alias}, eu",
-        f"{alias}.bootstrap.servers": us.bootstrap,
-        "eu.bootstrap.servers": eu.bootstrap,
-        f"{alias}->eu.enabled": "true",
-        "topics": topic,
+        **one_flow(us.bootstrap, eu.bootstrap, topic, alias, tasks=1),
         "groups": group,
         "replication.policy.class": _IDENTITY,
-        **SMALL,
         **CALM,
-        "emit.checkpoints.enabled": "true",
-        "emit.checkpoints.interval.seconds": "1",
-        "refresh.groups.interval.seconds": "1",
-        "sync.group.offsets.enabled": "true",
-        "sync.group.offsets.interval.seconds": "1",
+        **FOLLOWED_GROUPS,
         f"{alias}->eu.consumer.auto.offset.reset": "latest",
         "offset-syncs.topic.location": "target",
         "offset.lag.max": "0",
@@ -91,7 +75,7 @@ def test_from_the_latest_with_an_empty_partition_and_a_sync_for_each_record(
             written += 1
             return [int(one.value or b"") for one in asyncio.run(read_all(eu.bootstrap, topic))]
 
-        first = wait_until(arrived, _DEADLINE_S, "a record arrives", _POLL_S)[0]
+        first = wait_until(arrived, _DEADLINE_S, "a record arrives")[0]
         end = written + _LATER
         asyncio.run(_write(us, topic, *range(written, end)))
         wanted = list(range(first, end))
@@ -99,17 +83,15 @@ def test_from_the_latest_with_an_empty_partition_and_a_sync_for_each_record(
             lambda: [int(one.value or b"") for one in asyncio.run(read_all(eu.bootstrap, topic))] == wanted,
             _DEADLINE_S,
             "all from the first on has arrived once",
-            _POLL_S,
         )
         assert first >= _OLD
-        assert asyncio.run(partition_count(eu, topic)) == 2
+        assert asyncio.run(partition_count(eu.bootstrap, topic)) == 2
         # A group in the middle, which only a sync near it translates.
         asyncio.run(commit(us.bootstrap, group, {topic: end - 1}))
         wait_until(
             lambda: asyncio.run(committed(eu.bootstrap, group, [topic]))[topic] == end - 1 - first,
             _DEADLINE_S,
             "the group is moved",
-            _POLL_S,
         )
 
         def synced() -> OffsetSyncStore | None:
@@ -121,7 +103,7 @@ def test_from_the_latest_with_an_empty_partition_and_a_sync_for_each_record(
             found = [store.translate(TopicPartition(topic, 0), offset) for offset in (end - 1, end)]
             return store if found == [end - 1 - first, end - first] else None
 
-        store = wait_until(synced, _DEADLINE_S, "offset syncs translate as the map does", _POLL_S)
+        store = wait_until(synced, _DEADLINE_S, "offset syncs translate as the map does")
         assert store is not None and store.translate(TopicPartition(topic, 1), 0) is None
         assert mirror.stop() == 0
 
@@ -131,26 +113,17 @@ def test_identity_replication_of_all_that_a_mirror_does(us: KafkaCluster, eu: Ka
     name = uuid.uuid4().hex[:6]
     alias, wide = f"us{name}", f"wide-{name}"
     properties = {
-        "clusters": f"{alias}, eu",
-        f"{alias}.bootstrap.servers": us.bootstrap,
-        "eu.bootstrap.servers": eu.bootstrap,
-        f"{alias}->eu.enabled": "true",
+        **one_flow(us.bootstrap, eu.bootstrap, f".*-{name}", alias, tasks=1),
         f"{alias}.consumer.isolation.level": "read_committed",
-        "topics": f".*-{name}",
         "groups": f"{name}-.*",
         "replication.policy.class": _IDENTITY,
-        **SMALL,
         **CALM,
         "emit.heartbeats.enabled": "true",
         "heartbeats.replication.enabled": "true",
-        "emit.checkpoints.enabled": "true",
-        "emit.checkpoints.interval.seconds": "1",
-        "sync.group.offsets.enabled": "true",
-        "sync.group.offsets.interval.seconds": "1",
+        **FOLLOWED_GROUPS,
         "sync.topic.configs.enabled": "true",
         "sync.topic.configs.interval.seconds": "1",
         "refresh.topics.interval.seconds": "1",
-        "refresh.groups.interval.seconds": "1",
     }
     feed, movers = Feed(us.bootstrap, name), [Mover(f"{name}-{place}") for place in _PLACES]
     asyncio.run(_prepare(us, feed, movers, wide))
@@ -162,7 +135,7 @@ def test_identity_replication_of_all_that_a_mirror_does(us: KafkaCluster, eu: Ka
                 assert mirror.is_running, mirror.log_lines()[-20:]
                 return ask()
 
-            wait_until(answer, _DEADLINE_S, what, _POLL_S)
+            wait_until(answer, _DEADLINE_S, what)
 
         with contextlib.closing(Stock(eu)) as target:
             until(lambda: asyncio.run(target.partitions(wide)) == 1, "the topic is made")
@@ -224,14 +197,12 @@ def _goes_on(eu: KafkaCluster, feed: Feed, mover: Mover) -> bool:
 
 
 def _is_translated(eu: KafkaCluster, of_flow: Mapping[str, str], feed: Feed, mover: Mover) -> bool:
-    """Whether the group's checkpoints say where it stands."""
     found = translate_offsets(of_flow, of_flow["source.cluster.alias"], mover.group, _DEADLINE_S)
     stands = asyncio.run(committed(eu.bootstrap, mover.group, feed.topics.values()))
     return {place.topic: at.offset for place, at in found.items()} == stands
 
 
 def _synced(us: KafkaCluster) -> set[str]:
-    """The topics that have offset syncs."""
     records = asyncio.run(read_all(us.bootstrap, "mm2-offset-syncs.eu.internal"))
     return {OffsetSync.decode(one.key, one.value).topic for one in records}
 

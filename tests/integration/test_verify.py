@@ -17,7 +17,7 @@ from aiokafka import AIOKafkaProducer
 from connect.core.errors import ClusterUnreachable, PermanentError, RetriableError
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
-from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
+from connect.kafka.security.connection_settings import ConnectionSettings
 from connectors.control_link.protocol import PartitionPlan
 from connectors.formats.types import TopicPartition
 from connectors.verification import log_reader
@@ -25,6 +25,7 @@ from connectors.verification.direct import compare_topics
 from connectors.verification.log_reader import LogReader, is_abort
 from connectors.verification.ranges import RangePlan
 from connectors.verification.task import VerificationTask
+from tests.kit.clients import settings_of
 from tests.kit.direct import Broker
 from tests.kit.pipe import Direction
 from tests.kit.proxy import FaultProxy
@@ -53,13 +54,11 @@ class Sides:
 
 @pytest.fixture
 def sides(us: KafkaCluster, eu: KafkaCluster) -> Sides:
-    return Sides(settings(us.bootstrap), settings(eu.bootstrap))
+    return Sides(settings_of(us.bootstrap), settings_of(eu.bootstrap))
 
 
 @pytest.fixture
 async def new_topic(sides: Sides) -> Callable[..., Awaitable[str]]:
-    """Makes a topic of a fresh name on both clusters."""
-
     async def make(partitions: int = 1, target_partitions: int | None = None) -> str:
         name = f"verify-{uuid.uuid4().hex[:8]}"
         for where, count in ((sides.source, partitions), (sides.target, target_partitions or partitions)):
@@ -69,22 +68,14 @@ async def new_topic(sides: Sides) -> Callable[..., Awaitable[str]]:
     return make
 
 
-def settings(bootstrap: str) -> ConnectionSettings:
-    return connection_settings({"bootstrap.servers": bootstrap}, client_id="verify-test", where="test")
-
-
 def records(end: int, start: int = 0) -> list[Rec]:
     return [Rec(b"k%d" % i, b"value of %d" % i, NOW_MS + i, (("n", b"%d" % i),)) for i in range(start, end)]
 
 
 @asynccontextmanager
 async def producing(where: ConnectionSettings, **options: object):
-    producer = AIOKafkaProducer(**where.aiokafka_arguments(), **options)
-    await producer.start()
-    try:
+    async with AIOKafkaProducer(**where.aiokafka_arguments(), **options) as producer:
         yield producer
-    finally:
-        await producer.stop()
 
 
 async def write(
@@ -165,7 +156,7 @@ async def test_what_cannot_be_compared_is_said(sides: Sides, new_topic: Callable
     with pytest.raises(PermanentError, match=r"has 3 partitions, its copy .* only 2"):
         await compare_topics(sides.source, sides.target, {narrow: narrow})
     with pytest.raises(ClusterUnreachable, match=r"127\.0\.0\.1:1\b"):
-        await compare_topics(sides.source, settings("127.0.0.1:1"), {narrow: narrow})
+        await compare_topics(sides.source, settings_of("127.0.0.1:1"), {narrow: narrow})
 
 
 async def test_logs_whose_batches_are_cut_differently_are_equal(
@@ -230,9 +221,7 @@ async def test_a_source_that_accepts_and_never_answers_is_named(
     host, _, port = us.bootstrap.partition(":")
     with FaultProxy.start(host, int(port)) as proxy:
         proxy.hold(Direction.REQUESTS, new_too=True)
-        silent = connection_settings(
-            {"bootstrap.servers": "{}:{}".format(*proxy.address), "request.timeout.ms": "200"}, client_id="v", where="t"
-        )
+        silent = settings_of("{}:{}".format(*proxy.address), request_timeout_ms="200")
         link = MagicMock(close=AsyncMock())
         task = VerificationTask(link, None)
         try:

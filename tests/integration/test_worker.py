@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 import pytest
-from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from connect.api.connector import Props
 from connect.api.source import Header, SourceConnector, SourceRecord, SourceTask
@@ -29,6 +28,7 @@ from connect.runtime.task.record_delivery import ProducerFenced
 from connect.runtime.task_builder import TaskSpec
 from connect.runtime.worker import Worker
 from tests.kit.brokers import KafkaCluster
+from tests.kit.copies import read_all
 from tests.kit.members import until
 from tests.kit.topics import make_topics
 from tests.kit.work import WORKER, Heard, TestConnector, plugins
@@ -86,8 +86,6 @@ def counting(kind: type[Counting] = Counting) -> type[CountingConnector]:
 
 
 class Stage:
-    """One worker on a broker, with names of its own for group, connector and topics."""
-
     def __init__(self, cluster: KafkaCluster, config: WorkerConfig, connector: type[SourceConnector]) -> None:
         self.name = config.group_id
         self.bootstrap = cluster.bootstrap
@@ -140,39 +138,15 @@ class Stage:
         counters = self.worker.tasks[self.task].counters
         await until(lambda: counters.polled >= records, f"{records} records are polled: {self.heard.traces}")
 
-    async def read(self, topic: str, *, committed: bool = True) -> list[Any]:
-        """All records of a topic, by partition and offset."""
-        consumer = AIOKafkaConsumer(
-            bootstrap_servers=self.bootstrap,
-            isolation_level="read_committed" if committed else "read_uncommitted",
-            auto_offset_reset="earliest",
-        )
-        await consumer.start()
-        try:
-            metadata = (await self.cluster.topics({topic})).topics[topic]
-            partitions = [TopicPartition(topic, each) for each in metadata.partitions]
-            consumer.assign(partitions)
-            ends = await consumer.end_offsets(partitions)
-            found: list[Any] = []
-            for partition, end in ends.items():
-                while await consumer.position(partition) < end:
-                    for records in (await consumer.getmany(partition, timeout_ms=100)).values():
-                        found += records
-            return found
-        finally:
-            await consumer.stop()
-
     async def count(self, topic: str) -> int:
-        return len(await self.read(topic))
+        return len(await read_all(self.bootstrap, topic))
 
     async def numbers(self) -> list[int]:
-        """What readers of committed records see, sorted; for a moment less than was committed, as a coordinator answers
-        before its markers are written."""
-        return sorted(int(record.value) for record in await self.read(self.topic))
+        """What is committed, sorted; for a moment less, as a coordinator answers before its markers are written."""
+        return sorted(int(record.value) for record in await read_all(self.bootstrap, self.topic))
 
     async def written(self) -> list[int]:
-        """What is in the topic, committed or not, sorted."""
-        return sorted(int(record.value) for record in await self.read(self.topic, committed=False))
+        return sorted(int(record.value) for record in await read_all(self.bootstrap, self.topic, "read_uncommitted"))
 
     async def stored(self) -> Any:
         """The counter's offset as the worker's topic has it."""
@@ -181,12 +155,11 @@ class Stage:
         return next((offset["n"] for _, offset in found.values()), None)
 
 
-async def eventually(found: Callable[[], Awaitable[Any]], wanted: object, timeout_s: float = 120.0) -> None:
-    """Ask until the answer is ``wanted``."""
-    give_up_s = time.monotonic() + timeout_s
-    while (last := await found()) != wanted:
-        assert time.monotonic() < give_up_s, f"not within {timeout_s:g} s: {wanted}; it is {last}"
-        await asyncio.sleep(0.02)
+async def eventually(found: Callable[[], Awaitable[Any]], wanted: object) -> None:
+    async def is_so() -> bool:
+        return bool(await found() == wanted)
+
+    await until(is_so, f"it is {wanted}")
 
 
 @asynccontextmanager
@@ -234,7 +207,7 @@ async def test_records_arrive_in_javas_form_and_offsets_follow(us: KafkaCluster)
         await stage.until_state(State.RUNNING)
         await until(lambda: len(connector.made[-1].reported) == 20, "all records are acknowledged")
         await eventually(stage.stored, 19)
-        records = await stage.read(stage.topic)
+        records = await read_all(us.bootstrap, stage.topic)
         assert sorted(int(each.value) for each in records) == list(range(20))
         by_partition: dict[int, list[int]] = {}
         for each in records:
@@ -244,7 +217,7 @@ async def test_records_arrive_in_javas_form_and_offsets_follow(us: KafkaCluster)
         assert all(numbers == sorted(numbers) for numbers in by_partition.values())
         assert sorted(connector.made[-1].reported) == list(range(20))
         assert set(stage.heard.topics) == {(stage.topic, stage.task)}
-        (stored, *_) = await stage.read(stage.offset_topic_name)
+        (stored, *_) = await read_all(us.bootstrap, stage.offset_topic_name)
         assert stored.key == f'["{stage.name}",{{"counter":"a"}}]'.encode()
         assert json.loads(stored.value).keys() == {"n"}
 
@@ -283,13 +256,9 @@ async def test_what_a_task_may_write(us: KafkaCluster) -> None:
         await stage.until_state(State.FAILED)
         assert "has no partition 7, it has 2" in (stage.heard.traces[stage.task] or "")
         await eventually(lambda: stage.count(stage.topic), 3)
-        nothing, again, large = await stage.read(stage.topic)
-        assert (nothing.key, nothing.value, nothing.timestamp, nothing.headers) == (
-            None,
-            None,
-            at_ms,
-            (("none", None),),
-        )
+        nothing, again, large = await read_all(us.bootstrap, stage.topic)
+        assert (nothing.key, nothing.value) == (None, None)
+        assert (nothing.timestamp, nothing.headers) == (at_ms, (("none", None),))
         assert (again.value, again.partition, len(large.value)) == (None, 1, 100_000)
 
 
@@ -339,7 +308,7 @@ async def test_offsets_in_a_topic_of_their_own_and_in_the_workers(us: KafkaClust
         stage.start(4)
         await stage.until_polled(4)
         await stage.stop()
-        (last,) = {record.key: record.value for record in await stage.read(own)}.values()
+        (last,) = {record.key: record.value for record in await read_all(us.bootstrap, own)}.values()
         assert (last, await stage.stored()) == (b'{"n":3}', 3)
         async with stage.worker.stores.opened(stage.name, {**stage.props}, True) as offsets:
             assert await offsets.all() == [({"counter": "a"}, {"n": 3})]

@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
-from aiokafka.structs import ConsumerRecord
 
 CONNECTOR = "MirrorSourceConnector"
 
@@ -22,8 +20,7 @@ def _unique_alias() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Two topics from ``source`` to ``target`` (bootstrap addresses), under an alias of their own: one that is written
-    to all the time, and one that is begun by hand."""
+    """Two topics under an alias of their own: one written to all the time, and one begun by hand."""
 
     source: str
     target: str
@@ -71,52 +68,16 @@ class Flow:
         }
 
 
-async def create_topic(bootstrap: str, topic: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    try:
-        await admin.create_topics([NewTopic(topic, partitions, 1, topic_configs=dict(configs or {}))])
-    finally:
-        await admin.close()
-
-
-async def read_all(bootstrap: str, topic: str) -> list[ConsumerRecord[bytes | None, bytes | None]]:
-    """Every committed record of a topic as it is now, partition after partition, each in its order; none of a topic
-    that is not there."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, isolation_level="read_committed")
-    await consumer.start()
-    try:
-        partitions = [TopicPartition(topic, index) for index in range(await _partition_count(bootstrap, topic))]
-        if not partitions:
-            return []
-        consumer.assign(partitions)
-        await consumer.seek_to_beginning(*partitions)
-        ends = await consumer.end_offsets(partitions)
-        records: list[ConsumerRecord[bytes | None, bytes | None]] = []
-        for partition in partitions:
-            while await consumer.position(partition) < ends[partition]:
-                chunk = await consumer.getmany(partition, timeout_ms=200)
-                records += [record for record in chunk.get(partition, []) if record.offset < ends[partition]]
-        return records
-    finally:
-        await consumer.stop()
-
-
 async def mirrored(bootstrap: str, topic: str, partitions: int, records: int, deadline_s: float) -> None:
     """Waits until the topic holds so many records. Raises TimeoutError, which names it."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, metadata_max_age_ms=1000)
-    await consumer.start()
     wanted = [TopicPartition(topic, index) for index in range(partitions)]
-    try:
-        async with asyncio.timeout(deadline_s):
-            while True:
-                if await _held(consumer, wanted) >= records:
-                    return
-                await asyncio.sleep(0.1)
-    except TimeoutError:
-        raise TimeoutError(f"{topic} did not get {records} records within {deadline_s:.0f} s") from None
-    finally:
-        await consumer.stop()
+    async with AIOKafkaConsumer(bootstrap_servers=bootstrap, metadata_max_age_ms=1000) as consumer:
+        try:
+            async with asyncio.timeout(deadline_s):
+                while await _held(consumer, wanted) < records:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            raise TimeoutError(f"{topic} did not get {records} records within {deadline_s:.0f} s") from None
 
 
 async def _held(consumer: AIOKafkaConsumer, partitions: list[TopicPartition]) -> int:
@@ -127,13 +88,3 @@ async def _held(consumer: AIOKafkaConsumer, partitions: list[TopicPartition]) ->
         return sum((await consumer.end_offsets(partitions)).values())
     except KafkaError:
         return 0
-
-
-async def _partition_count(bootstrap: str, topic: str) -> int:
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    try:
-        (described,) = await admin.describe_topics([topic])
-        return len(described["partitions"])
-    finally:
-        await admin.close()

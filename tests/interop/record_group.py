@@ -1,8 +1,4 @@
-"""``python -m tests.interop.record_group``: what members of a Java group tell each other, as they come and go.
-
-Done by hand; for each protocol two workers: connectors are made, the second worker comes, a connector is deleted, the
-second worker is killed and its work waits for its return.
-"""
+"""``python -m tests.interop.record_group``: records what members of a Java group tell each other, by hand."""
 
 from __future__ import annotations
 
@@ -16,11 +12,12 @@ from pathlib import Path
 
 from connect.kafka.cluster import Cluster
 from tests.interop import stored
-from tests.interop.flow import create_topic
 from tests.interop.stored import StoredMember
 from tests.kit.brokers import KafkaCluster
-from tests.kit.groups import cluster_at, describe
+from tests.kit.clients import cluster_at
+from tests.kit.groups import describe
 from tests.kit.java_connect import JavaWorker
+from tests.kit.topics import make_topics
 
 _PROTOCOLS = ("eager", "compatible", "sessioned")
 _CONNECTORS = 4
@@ -33,7 +30,7 @@ def main() -> None:
     members: list[StoredMember] = []
     with KafkaCluster.start("judge") as cluster, tempfile.TemporaryDirectory(prefix="heliograph-judge-") as folder:
         (Path(folder) / "lines.txt").write_text("one\n")
-        asyncio.run(create_topic(cluster.bootstrap, "lines", 1))
+        asyncio.run(make_topics(cluster.bootstrap, {"lines": 1}))
         for protocol in _PROTOCOLS:
             found = asyncio.run(_record(cluster.bootstrap, protocol, Path(folder)))
             print(f"{protocol}: {len(found)} of them", flush=True)
@@ -71,15 +68,14 @@ async def _record(bootstrap: str, protocol: str, folder: Path) -> list[StoredMem
 
 @contextlib.asynccontextmanager
 async def _watched(bootstrap: str, group: str, seen: dict[StoredMember, None]) -> AsyncIterator[None]:
-    cluster = cluster_at(bootstrap)
-    watching = asyncio.create_task(_watch(cluster, group, seen), name=f"watch {group}")
-    try:
-        yield
-    finally:
-        watching.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watching
-        await cluster.close()
+    async with cluster_at(bootstrap) as cluster:
+        watching = asyncio.create_task(_watch(cluster, group, seen), name=f"watch {group}")
+        try:
+            yield
+        finally:
+            watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watching
 
 
 async def _watch(cluster: Cluster, group: str, seen: dict[StoredMember, None]) -> None:

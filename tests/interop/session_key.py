@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 
-from tests.interop.flow import read_all
+from tests.kit.copies import read_all
 
 
 def read_session_key(bootstrap: str, config_topic: str) -> bytes:

@@ -1,8 +1,4 @@
-"""Java's checkpoint and heartbeat connectors and ours take turns on the same topics: Java, ours, Java.
-
-Groups go on all the while. No checkpoint leads behind a record that its group has not read, none goes back, heartbeats
-go on under the same key, and both client libraries read what is there.
-"""
+"""Java's checkpoint and heartbeat connectors and ours take turns on the same topics, while groups go on."""
 
 from __future__ import annotations
 
@@ -14,22 +10,21 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient
 
 from connect.embedded.brokers import QUICK_JVM, KafkaCluster
 from connectors.client import translate_offsets
 from connectors.formats.mirror_records import Checkpoint, Heartbeat
-from tests.interop.flow import read_all
+from tests.kit.clients import cluster_and_admin
+from tests.kit.copies import read_all
 from tests.kit.java_client import DEFAULT, ask_java, offsets_reported
 from tests.kit.java_mm2 import JavaMirrorMaker
-from tests.kit.mirror import SMALL, Mirror
+from tests.kit.mirror import FOLLOWED_GROUPS, SMALL, Mirror
 from tests.kit.moving import PLAIN, TRANSACTIONS, Feed, commit, committed, end_of, read
 from tests.kit.processes import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 _DEADLINE_S: Final = 300.0
-_POLL_S: Final = 0.5
 _ROUNDS: Final = 40
 _BEATS: Final = 3
 #: Records that a compacted topic loses would make a translation look too far.
@@ -55,11 +50,8 @@ class Turns:
             "groups": self.groups,
             f"{self.alias}.consumer.isolation.level": "read_committed",
             **SMALL,
-            "emit.checkpoints.enabled": "true",
-            "emit.checkpoints.interval.seconds": "1",
+            **FOLLOWED_GROUPS,
             "emit.heartbeats.enabled": "true",
-            "sync.group.offsets.enabled": "true",
-            "sync.group.offsets.interval.seconds": "1",
             "refresh.groups.interval.seconds": "2",
             "offset.lag.max": "10",
             "eu.offset.flush.interval.ms": "1000",
@@ -101,7 +93,7 @@ class Turns:
         return [one for one in found if one.source_alias == self.alias]
 
     def await_beats(self, count: int) -> None:
-        wait_until(lambda: len(self.beats()) >= count, _DEADLINE_S, "heartbeats go on", _POLL_S)
+        wait_until(lambda: len(self.beats()) >= count, _DEADLINE_S, "heartbeats go on")
 
 
 def test_they_take_turns(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
@@ -141,7 +133,7 @@ def _await_the_end(turns: Turns, ends: Mapping[str, int], runs: Callable[[], boo
                 return False
         return True
 
-    wait_until(arrived, _DEADLINE_S, f"turn {turn}: the group at the end is at the end of the copy", _POLL_S)
+    wait_until(arrived, _DEADLINE_S, f"turn {turn}: the group at the end is at the end of the copy")
 
 
 def _translated_alike(turns: Turns) -> dict[str, int]:
@@ -156,7 +148,6 @@ def _translated_alike(turns: Turns) -> dict[str, int]:
 
 
 def _judge(turns: Turns) -> None:
-    """All that was ever written, as far as the cleaner has left it."""
     for kind in _KINDS:
         remote, topic = turns.remote(kind), turns.feed.topics[kind]
         source = asyncio.run(_offsets(turns.us, topic))
@@ -188,9 +179,5 @@ async def _offsets(bootstrap: str, topic: str) -> dict[object, int]:
 
 async def _forget_heartbeats(bootstrap: str) -> None:
     """Its name is fixed, and others of this cluster's tests would mirror it."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    try:
+    async with cluster_and_admin(bootstrap) as (_, admin):
         await admin.delete_topics(["heartbeats"])
-    finally:
-        await admin.close()

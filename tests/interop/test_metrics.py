@@ -62,7 +62,7 @@ def test_what_java_shows_we_show(us: KafkaCluster, tmp_path: Path) -> None:
             return any("transaction_size" in each for each in wanted) and not missing(wanted, _families(ours.url))
 
         try:
-            wait_until(is_there, 60, "both show all they have", 1.0)
+            wait_until(is_there, 60, "both show all they have")
         except AssertionError as error:
             lost = missing(_wanted(jmx.beans(through, port, _DOMAIN)), _families(ours.url))
             raise AssertionError(f"Java shows what we do not, with these tags: {lost}") from error
@@ -82,7 +82,6 @@ def _wanted(beans: Iterable[jmx.Bean]) -> dict[str, frozenset[str]]:
 
 
 def _families(url: str) -> dict[str, frozenset[str]]:
-    """What we show: names and labels."""
     with urllib.request.urlopen(f"{url}metrics") as answer:
         families = text_string_to_metric_families(answer.read().decode())
         return {sample.name: frozenset(sample.labels) for family in families for sample in family.samples}

@@ -1,7 +1,4 @@
-"""What Java's ``MirrorMakerConfig`` makes of a file, ours makes of it, key by key: clusters, flows, worker, connectors.
-
-Random files are made of every key that either side knows, under every prefix that a file may have.
-"""
+"""What Java's ``MirrorMakerConfig`` makes of random files, ours makes of them, key by key."""
 
 from __future__ import annotations
 
@@ -97,7 +94,6 @@ def _of_ours(file: Path) -> dict[str, Any]:
 
 
 def _unlike(ours: Mapping[str, Any], java: Mapping[str, Any], where: str = "") -> Iterator[str]:
-    """Every key at which the two differ."""
     for key in sorted(ours.keys() | java.keys()):
         one, other = ours.get(key), java.get(key)
         if key in java and other is None:

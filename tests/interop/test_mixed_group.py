@@ -1,15 +1,11 @@
-"""A worker of Java's and ours in one group: work moves both ways, with either as leader, and nothing is lost.
-
-Each member reads the config, status and offset topics that the other has written, takes over its tasks at the stored
-offsets, and forwards requests to it; connectors hand their task configs to a leader of the other kind, signed.
-"""
+"""A worker of Java's and ours in one group: work moves both ways, with either as leader, and nothing is lost."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,12 +13,14 @@ from typing import Any
 
 import pytest
 
-from tests.interop.flow import create_topic, read_all
 from tests.kit.brokers import KafkaCluster
-from tests.kit.groups import cluster_at, describe
+from tests.kit.clients import cluster_at
+from tests.kit.copies import read_all
+from tests.kit.groups import describe
 from tests.kit.java_connect import JavaWorker
 from tests.kit.processes import wait_until
 from tests.kit.rest_client import RestClient
+from tests.kit.topics import make_topics
 from tests.kit.workers import OurWorker, worker_properties
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -56,35 +54,36 @@ class _Lines:
 
     async def prepare(self) -> None:
         for name in self.names():
-            await create_topic(self.bootstrap, name, 1)
+            await make_topics(self.bootstrap, {name: 1})
         self.append()
+
+    async def play(self, story: Callable[[_Lines, Path, ExitStack], None]) -> None:
+        await self.prepare()
+        with ExitStack() as stack:
+            await asyncio.to_thread(story, self, self.folder, stack)
 
     def config(self, name: str) -> dict[str, Any]:
         file = self.folder / f"{name}.txt"
         return {"connector.class": "FileStreamSource", "file": str(file), "topic": name, "tasks.max": "1"}
 
     def append(self) -> None:
-        """One more line in each file."""
         self.written += 1
         for name in self.names():
             with (self.folder / f"{name}.txt").open("a") as file:
                 file.write(f"line {self.written}\n")
 
     def await_copied(self, rest: RestClient) -> None:
-        """Until every line has arrived once, in order, and the offset behind it is stored."""
         lines = [f"line {number}".encode() for number in range(1, self.written + 1)]
         end = sum(len(line) + 1 for line in lines)
         wait_until(
             lambda: all(self._values(name) == lines for name in self.names()),
             _DEADLINE_S,
             f"each topic holds {len(lines)} lines",
-            _POLL_S,
         )
         wait_until(
             lambda: all(self._position(rest, name) == end for name in self.names()),
             _DEADLINE_S,
             f"every stored offset is {end}",
-            _POLL_S,
         )
 
     def _values(self, name: str) -> list[bytes | None]:
@@ -98,9 +97,7 @@ class _Lines:
 @pytest.mark.long
 async def test_java_and_ours_in_one_group(us: KafkaCluster, tmp_path: Path) -> None:
     lines = _Lines(us.bootstrap, f"mixed-{uuid.uuid4().hex[:8]}", tmp_path)
-    await lines.prepare()
-    with ExitStack() as stack:
-        await asyncio.to_thread(_story, lines, tmp_path, stack)
+    await lines.play(_story)
 
 
 @pytest.mark.long
@@ -110,30 +107,21 @@ async def test_java_and_ours_in_one_group(us: KafkaCluster, tmp_path: Path) -> N
 )
 async def test_older_protocols_and_before_exactly_once(us: KafkaCluster, tmp_path: Path, key: str, value: str) -> None:
     lines = _Lines(us.bootstrap, f"mixed-{uuid.uuid4().hex[:8]}", tmp_path, {key: value})
-    await lines.prepare()
-    with ExitStack() as stack:
-        await asyncio.to_thread(_short_story, lines, tmp_path, stack)
+    await lines.play(_short_story)
 
 
 @pytest.mark.long
 async def test_exactly_once_with_zombies_of_either_kind(us: KafkaCluster, tmp_path: Path) -> None:
-    """Whoever leads fences the other's tasks before new ones start; what a thawed worker still sends counts for
-    nothing."""
+    """Whoever leads fences the other's tasks before new ones start; what a thawed worker sends does not count."""
     changes = {"exactly.once.source.support": "enabled"}
     lines = _Lines(us.bootstrap, f"mixed-{uuid.uuid4().hex[:8]}", tmp_path, changes)
-    await lines.prepare()
-    with ExitStack() as stack:
-        await asyncio.to_thread(_zombies, lines, tmp_path, stack)
+    await lines.play(_zombies)
 
 
 async def test_classes_that_only_java_has(us: KafkaCluster, tmp_path: Path) -> None:
-    """Where ours leads, a source and a sink of classes that it does not have are created through it, and run on Java's
-    worker; ours fences the source's older tasks, and passes on what the sink's offsets are. Where Java leads, ours gets
-    work that it cannot run, and its status says why, who can, and what to do."""
+    """Connectors of foreign classes run on Java's worker; if Java gives ours some, its status says what to do."""
     lines = _Lines(us.bootstrap, f"mixed-{uuid.uuid4().hex[:8]}", tmp_path, {"exactly.once.source.support": "enabled"})
-    await lines.prepare()
-    with ExitStack() as stack:
-        await asyncio.to_thread(_of_java, lines, tmp_path, stack)
+    await lines.play(_of_java)
 
 
 def _of_java(lines: _Lines, folder: Path, stack: ExitStack) -> None:
@@ -151,21 +139,21 @@ def _of_java(lines: _Lines, folder: Path, stack: ExitStack) -> None:
     assert invalid["error_count"] > 0
     rest.ask("PUT", f"/connectors/{name}/config", {**lines.config(name), "tasks.max": "2"})
     # A task of Java's that is stopped while it starts waits for its worker, which waits for the task: 30 s.
-    wait_until(lambda: f"{name}-0" in rest.owners(), _DEADLINE_S, "a task runs", _POLL_S)
+    wait_until(lambda: f"{name}-0" in rest.owners(), _DEADLINE_S, "a task runs")
     # A new set of task configs, before which older tasks are fenced.
     rest.ask("PUT", f"/connectors/{name}/config", lines.config(name))
     java_rest.ask("PUT", "/connectors/sink/config", sink)
     expected = dict.fromkeys((name, f"{name}-0", "sink", "sink-0"), java_rest.netloc)
-    wait_until(lambda: rest.owners() == expected, _DEADLINE_S, f"{expected} run", _POLL_S)
-    wait_until(lambda: sunk.exists() and sunk.read_text() == "line 1\n", _DEADLINE_S, "the line is sunk", _POLL_S)
+    wait_until(lambda: rest.owners() == expected, _DEADLINE_S, f"{expected} run")
+    wait_until(lambda: sunk.exists() and sunk.read_text() == "line 1\n", _DEADLINE_S, "the line is sunk")
     asked = "/connectors/sink/offsets"
-    wait_until(lambda: rest.ask("GET", asked)["offsets"], _DEADLINE_S, "the sink has offsets", _POLL_S)
+    wait_until(lambda: rest.ask("GET", asked)["offsets"], _DEADLINE_S, "the sink has offsets")
     assert rest.ask("GET", asked) == java_rest.ask("GET", asked)
 
     assert ours.stop() == 0
     ours.start()
     ours.await_ready()
-    failed = wait_until(lambda: _failed_on(rest, [name, "sink"]), _DEADLINE_S, "ours has work of Java's", _POLL_S)
+    failed = wait_until(lambda: _failed_on(rest, [name, "sink"]), _DEADLINE_S, "ours has work of Java's")
     for connector, trace in failed.items():
         said = (
             f"does not run the class {'FileStreamSink' if connector == 'sink' else 'FileStreamSource'}. The worker that"
@@ -182,7 +170,6 @@ def _of_java(lines: _Lines, folder: Path, stack: ExitStack) -> None:
 
 
 def _failed_on(rest: RestClient, connectors: list[str]) -> dict[str, str]:
-    """The traces of what has failed on this worker, by connector."""
     return {
         name: part["trace"]
         for name in connectors
@@ -236,8 +223,7 @@ def _story(lines: _Lines, folder: Path, stack: ExitStack) -> None:
 
 async def _last_seen_with(lines: _Lines, members: int, since_s: float) -> float:
     """When the group was last seen with so many members, on the monotonic clock; once it has fewer."""
-    cluster = cluster_at(lines.bootstrap)
-    try:
+    async with cluster_at(lines.bootstrap) as cluster:
         async with asyncio.timeout(_DEADLINE_S):
             while True:
                 asked_s = time.monotonic()
@@ -246,8 +232,6 @@ async def _last_seen_with(lines: _Lines, members: int, since_s: float) -> float:
                     return since_s
                 since_s = asked_s if seen is not None else since_s
                 await asyncio.sleep(_POLL_S)
-    finally:
-        await cluster.close()
 
 
 def _short_story(lines: _Lines, folder: Path, stack: ExitStack) -> None:
@@ -299,7 +283,6 @@ def _change_all(asked: RestClient, other: RestClient, lines: _Lines) -> None:
         lambda: all(_task_config(other, name).get("changed.by") == asked.netloc for name in lines.names()),
         _DEADLINE_S,
         "the other worker sees the new task configs",
-        _POLL_S,
     )
     both = {asked.netloc, other.netloc}
     _running_on(both, [asked, other])
@@ -323,7 +306,7 @@ def _check_forwarding(asked: RestClient, name: str) -> None:
         answers.append(asked.try_once("DELETE", f"/connectors/no-{name}"))
         return answers[-1] != answers[0]
 
-    wait_until(is_settled, _DEADLINE_S, "no rebalance is in the way", _POLL_S)
+    wait_until(is_settled, _DEADLINE_S, "no rebalance is in the way")
     assert answers[-1] == missing
 
 
@@ -339,7 +322,7 @@ def _running_on(workers: set[str], seen_by: list[RestClient], connectors: int = 
         first, *others = [rest.owners() for rest in seen_by]
         return len(first) == 2 * connectors and set(first.values()) == workers and all(o == first for o in others)
 
-    wait_until(settled, _DEADLINE_S, f"{connectors} connectors and their tasks run on {sorted(workers)}", _POLL_S)
+    wait_until(settled, _DEADLINE_S, f"{connectors} connectors and their tasks run on {sorted(workers)}")
 
 
 def _properties(lines: _Lines) -> dict[str, str]:

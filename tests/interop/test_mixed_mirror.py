@@ -1,7 +1,4 @@
-"""A dedicated mirror of Java's and one of ours as two nodes of one flow: either leads, either stands in for the other.
-
-Java copies at least once, so records may come twice; none is missing.
-"""
+"""A dedicated mirror of Java's and one of ours as two nodes of a flow: either leads, either stands in, none is lost."""
 
 from __future__ import annotations
 
@@ -24,7 +21,6 @@ _PROPERTIES: Final = {
 }
 #: Of a Java that a signal has ended.
 _SIGTERM: Final = 143
-_POLL_S: Final = 0.2
 
 
 def _nodes(us: KafkaCluster, eu: KafkaCluster, folder: Path) -> FlowNodes:
@@ -79,6 +75,6 @@ def test_either_stands_in_for_the_other(us: KafkaCluster, eu: KafkaCluster, tmp_
         _join(flow, "a", leader="b")
         late = f"late-{flow.alias}"
         flow.make_topic(late)
-        wait_until(lambda: f"{late}-0" in flow.assigned(), DEADLINE_S, "the flow has a new topic", _POLL_S)
+        wait_until(lambda: f"{late}-0" in flow.assigned(), DEADLINE_S, "the flow has a new topic")
         flow.await_shared("a", "b")
         _end(flow)

@@ -1,8 +1,4 @@
-"""Consumers move from us to eu and back under load, and each processes every record once.
-
-Groups at six places of three topics, by two policies: 36 positions. Java's client library, ours and the groups' own
-offsets, which ``sync.group.offsets`` moves, all say the same.
-"""
+"""Consumers of 36 positions move there and back under load; Java's library, ours and synced offsets agree."""
 
 from __future__ import annotations
 
@@ -17,14 +13,13 @@ from typing import Final, NamedTuple
 import pytest
 
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.cluster import Cluster
-from connect.kafka.security.connection_settings import connection_settings
 from connectors import client
 from connectors.client import Offsets, translate_offsets_of
 from connectors.formats.mirror_records import Checkpoint
 from connectors.formats.types import TopicPartition
 from connectors.offset_map.reader import MapReader
-from tests.interop.flow import read_all
+from tests.kit.clients import cluster_at
+from tests.kit.copies import read_all
 from tests.kit.java_client import ask_java, offsets_reported
 from tests.kit.map_judge import judge_map
 from tests.kit.mirror import Mirror
@@ -63,12 +58,10 @@ class Stage:
         self.groups = re.compile(f"{name}-(?!zz).*")
 
     async def leave_the_source(self) -> None:
-        """Each group processes up to its place, while more is written, and leaves."""
         for mover, place in zip(self.movers, PLACES.values(), strict=True):
             await mover.leave(self.us.bootstrap, self.feed.topics, place)
 
     async def is_copied(self, rounds: int) -> bool:
-        """Whether all that was written in the first rounds has arrived."""
         for flow in self.flows:
             for topic in map(flow.remote, self.feed.topics.values()):
                 end = await end_of(self.eu.bootstrap, topic)
@@ -155,7 +148,6 @@ async def _translated(stage: Stage) -> dict[FlowOf, dict[str, Offsets]]:
 
 
 async def _go_on(stage: Stage, places: Mapping[FlowOf, Mapping[str, Offsets]]) -> dict[tuple[FlowOf, str], _There]:
-    """Each group goes on at the target, while more is written."""
     there = {}
     for flow in stage.flows:
         for mover in stage.movers:
@@ -179,9 +171,7 @@ async def _judge(stage: Stage, there: Mapping[tuple[FlowOf, str], _There]) -> No
     """The rest is processed on the target by one half of each, and back on the source by the other."""
     faults: list[str] = []
     exact = 0
-    settings = connection_settings({"bootstrap.servers": stage.eu.bootstrap}, client_id="judge", where="eu")
-    cluster = Cluster(settings, "eu")
-    try:
+    async with cluster_at(stage.eu.bootstrap, "eu") as cluster:
         for flow in stage.flows:
             maps = MapReader(cluster, f"mm2-offset-map.{flow.alias}.internal")
             await maps.follow()
@@ -202,8 +192,6 @@ async def _judge(stage: Stage, there: Mapping[tuple[FlowOf, str], _There]) -> No
                         found = not_once(one.seen[kind], stage.feed.written[kind], is_compacted=kind == COMPACTED)
                         exact += not found
                         faults += [f"{flow.policy} {mover.group} {kind} {way}: {fault}" for fault in found[:3]]
-    finally:
-        await cluster.close()
     for flow in stage.flows:
         for topic in stage.feed.topics.values():
             place, maps_topic = TopicPartition(topic, 0), f"mm2-offset-map.{flow.alias}.internal"

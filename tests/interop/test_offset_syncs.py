@@ -1,7 +1,4 @@
-"""Java reads our offset syncs, and translates by them as well as by its own; our store translates as Java's does.
-
-What Java's syncs give for an offset, our map gives or something closer, up to exact.
-"""
+"""Java reads our offset syncs as its own, our store translates as Java's, and our map is at least as close."""
 
 from __future__ import annotations
 
@@ -16,15 +13,14 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from connect.embedded.brokers import QUICK_JVM
-from connect.kafka.cluster import Cluster
-from connect.kafka.security.connection_settings import connection_settings
 from connectors.checkpoint.offset_translation import OffsetSyncStore
 from connectors.formats.mirror_records import OffsetSync
 from connectors.formats.types import TopicPartition
 from connectors.offset_map.reader import MapReader
 from connectors.offset_map.runs_and_chunks import OffsetLocation
-from tests.interop.flow import read_all
 from tests.kit.brokers import KafkaCluster
+from tests.kit.clients import cluster_at
+from tests.kit.copies import read_all, send
 from tests.kit.java_mm2 import JavaMirrorMaker, judged
 from tests.kit.mirror import CALM, Mirror, one_flow
 from tests.kit.processes import wait_until
@@ -33,7 +29,6 @@ from tests.kit.topics import make_topics
 pytestmark = pytest.mark.integration
 
 _DEADLINE_S: Final = 300.0
-_POLL_S: Final = 0.5
 _JUDGE: Final = Path(__file__).with_name("OffsetSyncJudge.java")
 _LAG_MAX: Final = 100
 _HALF: Final = 3000
@@ -124,10 +119,7 @@ def _properties(us: KafkaCluster, eu: KafkaCluster, alias: str, name: str) -> Ma
 
 
 async def _write(us: KafkaCluster, plain: str, gaps: str) -> None:
-    """Half of all."""
-    async with AIOKafkaProducer(bootstrap_servers=us.bootstrap) as producer:
-        for number in range(_HALF):
-            await producer.send(plain, b"%d" % number)
+    await send(us.bootstrap, plain, (b"%d" % number for number in range(_HALF)))
     async with AIOKafkaProducer(bootstrap_servers=us.bootstrap, transactional_id=gaps) as producer:
         for number in range(_TRANSACTIONS):
             async with producer.transaction():
@@ -136,7 +128,6 @@ async def _write(us: KafkaCluster, plain: str, gaps: str) -> None:
 
 
 def _await_syncs(eu: KafkaCluster, alias: str, ends: Mapping[str, int], runs: Callable[[], bool]) -> Syncs:
-    """All syncs of a flow, once they reach to these source offsets."""
     topic = f"mm2-offset-syncs.{alias}.internal"
 
     def found() -> Syncs:
@@ -146,15 +137,14 @@ def _await_syncs(eu: KafkaCluster, alias: str, ends: Mapping[str, int], runs: Ca
         last = {sync.topic: sync.upstream_offset for sync in syncs}
         return syncs if all(last.get(source, -1) >= end for source, end in ends.items()) else []
 
-    return wait_until(found, _DEADLINE_S, f"{topic} has syncs up to {ends}", _POLL_S)
+    return wait_until(found, _DEADLINE_S, f"{topic} has syncs up to {ends}")
 
 
 async def _mapped(eu: KafkaCluster, alias: str, ends: Mapping[str, int]) -> dict[str, list[int]]:
     """Where a group goes on by the map, for each offset up to behind the end."""
-    cluster = Cluster(connection_settings({"bootstrap.servers": eu.bootstrap}, client_id="map", where="eu"), "eu")
-    reader = MapReader(cluster, f"mm2-offset-map.{alias}.internal")
     found: dict[str, list[int]] = {}
-    try:
+    async with cluster_at(eu.bootstrap, "eu") as cluster:
+        reader = MapReader(cluster, f"mm2-offset-map.{alias}.internal")
         await reader.follow()
         for source, end in ends.items():
             pair = reader.current(TopicPartition(source, 0))
@@ -162,8 +152,6 @@ async def _mapped(eu: KafkaCluster, alias: str, ends: Mapping[str, int]) -> dict
             places = [await reader.forward(pair, offset) for offset in range(end + 2)]
             assert {one.place for one in places if one is not None} <= {OffsetLocation.INSIDE, OffsetLocation.GAP}
             found[source] = [one.offset for one in places if one is not None]
-    finally:
-        await cluster.close()
     return found
 
 

@@ -96,7 +96,6 @@ async def written(case: Case, file: Path) -> list[Written]:
 
 @pytest.fixture
 def lines(case: Case, tmp_path: Path) -> Path:
-    """The case's file."""
     file = tmp_path / "lines"
     file.write_bytes(case.text)
     return file

@@ -11,7 +11,6 @@ import pytest
 from aiokafka.structs import ConsumerRecord
 
 from connect.embedded.brokers import KafkaCluster
-from tests.interop.flow import read_all
 from tests.interop.rest.answers import Answer
 from tests.interop.rest.asks import Session
 from tests.interop.rest.compare import compare, unused
@@ -22,6 +21,7 @@ from tests.interop.rest.requests import PLAIN, SESSIONS
 from tests.interop.rest.stage import stage
 from tests.interop.rest.started import start_java, start_ours
 from tests.interop.stored import load_records
+from tests.kit.copies import read_all
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

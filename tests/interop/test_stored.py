@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from connect.core import config_topic, status_and_offset_topics
-from connect.core.config_topic import Change, ConfigLog, LoggerChanged, RestartAsked, SkippedConfigRecord
+from connect.core.config_topic import ConfigChange, ConfigLog, LoggerChanged, RestartAsked, SkippedConfigRecord
 from connect.core.herder.membership import (
     VERSIONS,
     decode_assignment,
@@ -39,13 +39,8 @@ def test_config_records(session: str) -> None:
             assert written == (record.key, _bytes(record)), record
     assert {"connector-", "task-", "commit-"} <= kinds.keys(), kinds
     if session == "plain":
-        assert {
-            "target-state-",
-            "session-key",
-            "restart-connector-",
-            "logger-cluster-",
-            "tasks-fencing-",
-        } <= kinds.keys(), kinds
+        others = {"target-state-", "session-key", "restart-connector-", "logger-cluster-", "tasks-fencing-"}
+        assert others <= kinds.keys(), kinds
 
 
 def _config_kind(record: StoredRecord) -> str:
@@ -63,7 +58,9 @@ def _config_kind(record: StoredRecord) -> str:
     return next(prefix for prefix in prefixes if record.key.startswith(prefix))
 
 
-def _config_record_again(log: ConfigLog, record: StoredRecord, changes: tuple[Change, ...]) -> config_topic.Record:
+def _config_record_again(
+    log: ConfigLog, record: StoredRecord, changes: tuple[ConfigChange, ...]
+) -> config_topic.Record:
     """The record, written from what the log says after it was read."""
     kind = _config_kind(record)
     assert record.key is not None

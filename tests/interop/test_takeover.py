@@ -1,8 +1,4 @@
-"""A running flow handed from Java's MirrorMaker 2 to ours and back by its offsets: every record once.
-
-Java starts on offsets of a second topic that we wrote, and so judges their bytes: it finds them, and what it stores
-itself is the same.
-"""
+"""A running flow handed from Java's MirrorMaker 2 to ours and back by its offsets: every record once."""
 
 from __future__ import annotations
 
@@ -14,10 +10,12 @@ from aiokafka.structs import ConsumerRecord
 
 from connect.core.status_and_offset_topics import SourceOffsets, apply, mirror_key, mirror_value
 from connect.embedded.brokers import QUICK_JVM, KafkaCluster
-from tests.interop.flow import CONNECTOR, Flow, create_topic, mirrored, read_all
+from tests.interop.flow import CONNECTOR, Flow, mirrored
 from tests.kit.checker import Checker, Report, TopicPair
+from tests.kit.copies import read_all
 from tests.kit.java_mm2 import JavaMirrorMaker
 from tests.kit.mirror import Mirror
+from tests.kit.topics import make_topics
 from tests.kit.writer import Load, Writer
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -37,7 +35,7 @@ _OFFSET_PARTITIONS = 25
 @pytest.mark.long
 async def test_java_then_ours_then_java(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
     flow = Flow(us.bootstrap, eu.bootstrap)
-    await create_topic(us.bootstrap, flow.source_topic, flow.partitions)
+    await make_topics(us.bootstrap, {flow.source_topic: flow.partitions})
     begun_keys = await _begin_by_hand(flow)
     pair = TopicPair(flow.source_topic, flow.target_topic, flow.partitions)
     load = Load(flow.source_topic, flow.partitions, codec="lz4", batch_records=50)
@@ -84,8 +82,8 @@ def _java(flow: Flow, log: Path) -> JavaMirrorMaker:
 
 async def _begin_by_hand(flow: Flow) -> set[bytes]:
     """A topic whose records have their offsets as values, and offsets to go on from as we write them; their keys."""
-    await create_topic(flow.source, flow.begun_topic, flow.partitions)
-    await create_topic(flow.target, flow.offsets_topic, _OFFSET_PARTITIONS, {"cleanup.policy": "compact"})
+    await make_topics(flow.source, {flow.begun_topic: flow.partitions})
+    await make_topics(flow.target, {flow.offsets_topic: _OFFSET_PARTITIONS}, {"cleanup.policy": "compact"})
     async with AIOKafkaProducer(bootstrap_servers=flow.source, acks="all") as producer:
         for partition in range(flow.partitions):
             for offset in range(_BEGUN_RECORDS):
@@ -128,7 +126,6 @@ def _keys(flow: Flow, topic: str) -> set[bytes]:
 
 
 async def _leg(flow: Flow, before: Report) -> None:
-    """Wait until the program that runs now has copied its share."""
     records = before.total("target_records") + _LEG_RECORDS
     await mirrored(flow.target, flow.target_topic, flow.partitions, records, _DEADLINE_S)
 

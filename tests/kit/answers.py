@@ -9,8 +9,6 @@ import pytest
 
 
 def answers(value: Any = None) -> Callable[..., Awaitable[Any]]:
-    """Whatever it is asked."""
-
     async def answer(*_: Any, **__: Any) -> Any:
         return value
 

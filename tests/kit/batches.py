@@ -10,10 +10,10 @@ from kafka.protocol.producer.produce import ProduceRequest
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
-from connect.kafka.security.connection_settings import connection_settings
 from connect.wire import batch as wire
 from connect.wire import records
 from connectors.dataplane import fetch_api
+from tests.kit.clients import cluster_at
 
 #: Of batches by a producer without an id.
 NO_PRODUCER = (-1, -1, -1)
@@ -22,8 +22,6 @@ _LEADER_DEADLINE_S = 120.0
 
 
 class Topics:
-    """A cluster's single partitions, by topic."""
-
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
@@ -51,7 +49,6 @@ class Topics:
         assert code == 0, f"{topic}: {code}"
 
     async def headers(self, topic: str) -> list[wire.BatchHeader]:
-        """Of all batches in partition 0."""
         connection = await self._cluster.connection(await self._leader(topic))
         named = fetch_api.TopicOnWire(topic, (await self._cluster.topics({topic})).topics[topic].topic_id)
         limits = fetch_api.FetchLimits(100, 1, 2**26, 2**26, fetch_api.READ_UNCOMMITTED)
@@ -85,8 +82,5 @@ class Topics:
 
 @asynccontextmanager
 async def topics_of(bootstrap: str) -> AsyncIterator[Topics]:
-    cluster = Cluster(connection_settings({"bootstrap.servers": bootstrap}, client_id="batches", where="test"))
-    try:
+    async with cluster_at(bootstrap) as cluster:
         yield Topics(cluster)
-    finally:
-        await cluster.close()

@@ -32,7 +32,6 @@ class Query:
 
     @property
     def with_all(self) -> str:
-        """The query for all values of the variables."""
         return re.sub(r"\$\w+", ".*", self.expr)
 
     @property
@@ -61,7 +60,6 @@ def generator() -> ModuleType:
 
 
 def panels() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each panel with the title of its dashboard."""
     for board in generator().boards():
         for panel in board["panels"]:
             if panel["type"] != "row":
@@ -77,7 +75,6 @@ def alerts() -> dict[str, dict[str, Any]]:
 
 
 def recorded() -> dict[str, set[str]]:
-    """The labels of each series that a rule records."""
     found: dict[str, set[str]] = {}
     for rule in rules():
         if "record" in rule:
@@ -99,7 +96,6 @@ def described() -> dict[str, set[str]]:
 
 
 def queries() -> list[Query]:
-    """All queries of panels, recording rules and alerts."""
     of_panels = [
         Query(f"{board}: {panel['title']}", target["expr"]) for board, panel in panels() for target in panel["targets"]
     ]

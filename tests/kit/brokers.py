@@ -54,8 +54,6 @@ class _StillRegistered(RetriableError):
 
 @dataclass(frozen=True)
 class Listener:
-    """One listener of a node: the port it binds and the address it advertises."""
-
     port: int
     advertised: tuple[str, int]
     protocol: str = "PLAINTEXT"
@@ -89,12 +87,7 @@ class KafkaCluster(brokers.KafkaCluster):
         listeners: Mapping[str, str] | None = None,
         advertised: Callable[[int, int], tuple[str, int]] | None = None,
     ) -> Self:
-        """Start a cluster, as the base class does.
-
-        ``version``: 2.8.0 or newer. ``racks``: one per node; a client in one of them fetches from the replica there
-        (KIP-392). ``listeners``: more of them, name to security protocol. ``advertised`` is called before the broker
-        starts with the node's index and the port of ``PROXIED``, for a proxy in between, and returns the address to
-        advertise; that listener is plaintext unless ``listeners`` names another protocol."""
+        """Start a cluster; ``advertised`` gets node index and port of ``PROXIED``, and returns a proxy's address."""
         release = numbers_of(version)
         if version == DEFAULT_VERSION:
             command = broker_command(jvm_options)
@@ -138,11 +131,9 @@ class KafkaCluster(brokers.KafkaCluster):
         return ",".join("{}:{}".format(*node[listener].advertised) for node in self.listeners)
 
     def kill(self, index: int) -> None:
-        """Kill the node (SIGKILL); return when its process has ended."""
         self.end_node(index, signal.SIGKILL)
 
     def stop_node(self, index: int) -> None:
-        """Shut the node down cleanly (SIGTERM); return when its process has ended."""
         self.end_node(index, signal.SIGTERM)
 
     def start_node(self, index: int) -> None:
@@ -158,7 +149,6 @@ class KafkaCluster(brokers.KafkaCluster):
                     raise
 
     def freeze(self, index: int) -> None:
-        """Send SIGSTOP: connections stay open and no request is answered."""
         self._keeper.signal(node_label(index), signal.SIGSTOP)
 
     def thaw(self, index: int) -> None:

@@ -14,8 +14,6 @@ from cryptography.x509.oid import NameOID
 
 @dataclass(frozen=True)
 class Party:
-    """Somebody with a key and a certificate."""
-
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
 
@@ -60,8 +58,7 @@ def make_party(
     valid: datetime.timedelta = datetime.timedelta(hours=1),
     address: str = "127.0.0.1",
 ) -> Party:
-    """A party for as long as ``valid``: an authority unless it has a ``host``, at ``address``; self-signed unless
-    somebody issues for it."""
+    """A party for as long as ``valid``: an authority without ``host``; self-signed unless somebody issues for it."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)

@@ -73,7 +73,6 @@ class Commanded:
         return [topic] if self.keeps_names else [topic, f"{other}.{topic}"]
 
     def command(self, name: str, file: Path, source: str, target: str, capsys: pytest.CaptureFixture[str]) -> str:
-        """Run it as often as it asks for, and return what it has said."""
         arguments = FailoverArguments(
             file,
             source,
@@ -101,8 +100,7 @@ class Commanded:
         return [self._ports[self.us]] if source == self.us else list(self._ports.values())
 
     async def leave(self, alias: str, places: Sequence[str], *, has_copies: bool) -> None:
-        """Each group goes on to a place of its own, while more is written, and leaves. ``has_copies``: records were
-        brought to the cluster from the other one."""
+        """Each group goes on to a place of its own, while more is written, and leaves."""
         for mover, place in zip(self.movers, places, strict=True):
             for kind in KINDS:
                 for topic in self.topics_of(kind, alias)[: None if has_copies else 1]:
@@ -110,22 +108,19 @@ class Commanded:
                     await self._process(mover, alias, kind, topic, end)
 
     async def finish(self, alias: str) -> None:
-        """Each group processes all there is."""
         for mover in self.movers:
             for kind in KINDS:
                 for topic in self.topics_of(kind, alias):
                     await self._process(mover, alias, kind, topic, await end_of(self.bootstrap[alias], topic))
 
     async def _process(self, mover: Mover, alias: str, kind: str, topic: str, end: int) -> None:
-        """From where the group stands."""
         address = self.bootstrap[alias]
         begin = (await committed(address, mover.group, [topic]))[topic] or 0
         at = await mover.process(address, topic, kind, begin, max(begin, end))
         await commit(address, mover.group, {topic: at}, f"left by {mover.group}")
 
     async def await_copied(self, source: str, target: str, mirror: Mirror) -> None:
-        """Until all that a feed has written so far is there; a cleaner may take records, and not the last. An
-        AssertionError if the mirror ends before."""
+        """Until all that a feed has written so far is there; an AssertionError if the mirror ends before."""
         rounds = self.feeds[source].rounds
         clock = asyncio.get_running_loop().time
         give_up_s = clock() + DEADLINE_S

@@ -1,9 +1,4 @@
-"""The compatibility run (``python -m tests.kit.compat``): releases of Kafka as source and as target of one another.
-
-For each pair of releases two clusters of real brokers: topics of several shapes and load in every codec, a few blows of
-the kill run, then source and target compared record by record and the stored offsets with the source's ends. Prints a
-table and exits 0 when nothing was wrong. The same seed plays the same blows.
-"""
+"""``python -m tests.kit.compat``: releases of Kafka as source and as target, struck, and compared record by record."""
 
 from __future__ import annotations
 
@@ -22,9 +17,9 @@ from typing import Final
 from aiokafka import AIOKafkaProducer
 
 from connect.embedded.brokers import DEFAULT_VERSION
-from connect.kafka.security.connection_settings import connection_settings
 from connectors.verification.direct import compare_topics
 from tests.kit.brokers import KafkaCluster, numbers_of
+from tests.kit.clients import settings_of
 from tests.kit.copies import write_transactions
 from tests.kit.kill import run
 from tests.kit.old_messages import FORMATS, write_old
@@ -74,7 +69,6 @@ HEAD: Final = (
 
 
 def play(versions: tuple[str, str], directory: Path, *, seed: int, kills: int) -> Outcome:
-    """One pair of releases, from nothing to the last comparison."""
     began_s = time.monotonic()
     rounds = plan(seed, kills=kills, stops=0, victims=_VICTIMS, load_bytes=_LOAD_BYTES)
     properties = {
@@ -119,11 +113,8 @@ async def _write_plain(bootstrap: str, topic: str) -> None:
 
 async def _compare_shapes(stage: Stage, topics: Sequence[str]) -> tuple[int, list[str]]:
     """How many records were compared, and what is different."""
-    us, eu = (
-        connection_settings({"bootstrap.servers": cluster.bootstrap}, client_id="compat", where=name)
-        for name, cluster in (("us", stage.us), ("eu", stage.eu))
-    )
-    report = await compare_topics(us, eu, {topic: f"us.{topic}" for topic in topics})
+    sides = settings_of(stage.us.bootstrap), settings_of(stage.eu.bootstrap)
+    report = await compare_topics(*sides, {topic: f"us.{topic}" for topic in topics})
     return report.records, [report.difference] if report.difference else []
 
 
@@ -143,7 +134,6 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """The command; 0 when nothing was wrong."""
     options = _arguments()
     seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
     print(f"compatibility run, seed {seed}", flush=True)

@@ -1,8 +1,4 @@
-"""Runs a command under the restrictions of ``deploy/systemd``, for machines on which systemd does not run.
-
-``python tests/kit/confined.py UNIT WRITABLE ... -- COMMAND ...``: all of the file system but what is writable is
-read-only, no capability is left, new files are private, and system calls and address families are those of the unit.
-"""
+"""``python tests/kit/confined.py UNIT WRITABLE ... -- COMMAND ...``: run it under a systemd unit's restrictions."""
 
 from __future__ import annotations
 
@@ -28,7 +24,6 @@ _LOAD, _IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
 
 
 def is_possible() -> bool:
-    """Whether this machine has what :func:`main` needs, and may make namespaces."""
     try:
         made = subprocess.run(_unshare("true"), capture_output=True, timeout=60, check=False)
         subprocess.run(["systemd-analyze", "--version"], capture_output=True, timeout=60, check=True)
@@ -65,7 +60,6 @@ def _words(unit: str, key: str) -> list[str]:
 
 
 def _calls(unit: str) -> set[int]:
-    """The numbers of the system calls that the unit allows."""
     numbers = {name: int(number) for name, number in re.findall(r"#define __NR_(\w+) (\d+)", NUMBERS.read_text())}
     allowed: set[str] = set()
     for line in re.findall(r"^SystemCallFilter=(.*)$", unit, re.MULTILINE):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from collections.abc import Mapping
@@ -13,9 +12,6 @@ from aiokafka import AIOKafkaProducer
 
 from connect.cli.commands.failover import FailoverArguments
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.cluster import Cluster
-from connect.kafka.log.topic_admin import Admin
-from connect.kafka.security.connection_settings import connection_settings
 from connectors.config.mm2_properties import load
 from connectors.failover.clusters_and_lease import site
 from connectors.failover.journal import read_runs
@@ -24,6 +20,7 @@ from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
 from connectors.source.positions.position_store import MirrorPositionStore, StoreSettings
 from connectors.source.positions.stored_positions import Commit
+from tests.kit.clients import cluster_and_admin, cluster_at
 from tests.kit.mirror import SMALL, write_properties
 from tests.kit.moving import commit, committed
 from tests.kit.topics import make_topics
@@ -94,21 +91,14 @@ class Copied:
                 await producer.send(topic, one.value(), key=one.key())
 
     async def go_on_at_target(self, records: int) -> None:
-        """Groups go on by a number of records on the target, as far as there are any."""
         for group, offset in self.groups.items():
             at = min(offset + records, RECORDS) + AHEAD
             await commit(self.bootstrap[self.eu], group, {self.topic: at}, "went on")
 
-    async def stored_at_source(self) -> dict[str, int | None]:
-        return {
-            group: (await committed(self.bootstrap[self.us], group, [self.topic]))[self.topic] for group in self.groups
-        }
-
-    async def stored(self) -> dict[str, int | None]:
-        """By group, on the target."""
-        return {
-            group: (await committed(self.bootstrap[self.eu], group, [self.topic]))[self.topic] for group in self.groups
-        }
+    async def stored(self, alias: str | None = None) -> dict[str, int | None]:
+        """By group, on the target unless another cluster is named."""
+        bootstrap = self.bootstrap[alias or self.eu]
+        return {group: (await committed(bootstrap, group, [self.topic]))[self.topic] for group in self.groups}
 
     async def before(self, target: str) -> dict[str, int | None]:
         """By group, what undos of all runs would give back to it on a target."""
@@ -125,13 +115,8 @@ class Copied:
         return {group: offset + AHEAD for group, offset in self.groups.items()}
 
     async def _store(self) -> None:
-        settings = [
-            connection_settings({"bootstrap.servers": address}, client_id="copied", where=alias)
-            for alias, address in self.bootstrap.items()
-        ]
-        source, target = (Cluster(one) for one in settings)
-        admin = Admin(settings[1], self.eu)
-        try:
+        us, eu = self.bootstrap.values()
+        async with cluster_at(us) as source, cluster_and_admin(eu, self.eu) as (target, admin):
             ids = [(await cluster.topics({self.topic})).topics[self.topic].topic_id for cluster in (source, target)]
             place = StoreSettings(
                 connector="MirrorSourceConnector",
@@ -161,5 +146,3 @@ class Copied:
                 is_handed_over=True,
             )
             await store.commit([Commit(position, [(0, AHEAD, RECORDS)])])
-        finally:
-            await asyncio.gather(admin.close(), source.close(), target.close())

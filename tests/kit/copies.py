@@ -4,66 +4,69 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.errors import KafkaError
+from aiokafka.structs import ConsumerRecord
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.cluster import Cluster
-from connect.kafka.security.connection_settings import connection_settings
-
-_DEADLINE_S: Final = 200.0
-
-
-async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    loop = asyncio.get_running_loop()
-    end = loop.time() + _DEADLINE_S
-    while not await condition():
-        assert loop.time() < end, f"waited {_DEADLINE_S:g} s in vain until {what}"
-        await asyncio.sleep(0.2)
+from tests.kit.clients import cluster_at
+from tests.kit.mirror import Mirror
+from tests.kit.processes import wait_until
 
 
-async def read(cluster: KafkaCluster, topic: str, isolation_level: str = "read_committed"):
+async def read_all(bootstrap: str, topic: str, isolation_level: str = "read_committed") -> list[ConsumerRecord]:
     """All records of a topic as a consumer sees them, by partition and offset; none if it is missing."""
-    count = await partition_count(cluster, topic)
+    count = await partition_count(bootstrap, topic)
     if not count:
         return []
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=cluster.bootstrap, isolation_level=isolation_level, enable_auto_commit=False
-    )
-    await consumer.start()
-    try:
+    async with AIOKafkaConsumer(
+        bootstrap_servers=bootstrap, isolation_level=isolation_level, enable_auto_commit=False
+    ) as consumer:
         partitions = [KafkaPartition(topic, index) for index in range(count)]
         consumer.assign(partitions)
         await consumer.seek_to_beginning(*partitions)
         ends = await consumer.end_offsets(partitions)
-        records = []
+        records = list[ConsumerRecord]()
         while any([await consumer.position(partition) < ends[partition] for partition in partitions]):
             for batch in (await consumer.getmany(timeout_ms=200)).values():
                 records += batch
         return sorted(records, key=lambda record: (record.partition, record.offset))
-    finally:
-        await consumer.stop()
 
 
-async def partition_count(cluster: KafkaCluster, topic: str) -> int:
+async def partition_count(bootstrap: str, topic: str) -> int:
     """0 where there is no such topic."""
-    settings = connection_settings({"bootstrap.servers": cluster.bootstrap}, client_id="test", where="test")
-    known = Cluster(settings)
-    try:
+    async with cluster_at(bootstrap) as known:
         found = (await known.metadata({topic})).topics.get(topic)
         return len(found.partitions) if found else 0
-    finally:
-        await known.close()
+
+
+def await_records(mirror: Mirror, bootstrap: str, topic: str, count: int, deadline_s: float) -> None:
+    """Wait until a topic has so many records, and no more, while the mirror runs."""
+
+    def are_there() -> bool:
+        assert mirror.is_running, mirror.log_lines()[-20:]
+        with suppress(KafkaError):  # a broker that is busy is asked again
+            return len(asyncio.run(read_all(bootstrap, topic))) == count
+        return False
+
+    wait_until(are_there, deadline_s, f"{topic} has {count} records")
+
+
+async def send(bootstrap: str, topic: str, values: Iterable[bytes], partitions: Sequence[int] = (0,)) -> None:
+    """Write records with these values, without keys, to ``partitions`` in turn."""
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+        for number, value in enumerate(values):
+            await producer.send(topic, value, partition=partitions[number % len(partitions)])
+        await producer.flush()
 
 
 async def write(cluster: KafkaCluster, topic: str, count: int, partitions: int = 2, **producer) -> None:
     """``count`` records a partition, with keys, headers, nulls and timestamps of their own."""
-    client = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap, linger_ms=5, **producer)
-    await client.start()
-    try:
+    async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap, linger_ms=5, **producer) as client:
         now_ms = int(time.time() * 1000)
         sent = [
             await client.send(
@@ -78,8 +81,6 @@ async def write(cluster: KafkaCluster, topic: str, count: int, partitions: int =
             for index in range(count * partitions)
         ]
         await asyncio.gather(*sent)
-    finally:
-        await client.stop()
 
 
 async def write_transactions(cluster: KafkaCluster, topic: str) -> None:

@@ -13,8 +13,7 @@ _PERIOD_US: Final = 10_000
 
 @contextmanager
 def cpu_share(name: str, pids: Iterable[int], cores: float) -> Iterator[None]:
-    """Let these processes, and what they start from now on, use ``cores`` of a core together. Leave it when they are
-    gone. It needs root and the cpu controller of cgroup v1; raises OSError without."""
+    """Let these processes use ``cores`` of a core together; OSError without root and cgroup v1."""
     group = _CONTROLLER / f"heliograph-{name}"
     group.mkdir()
     try:

@@ -1,5 +1,4 @@
-"""One broker spoken to by itself, whatever has become of the others: a client that looks for leaders would ask a frozen
-one too."""
+"""One broker spoken to by itself: a client that looks for leaders would ask a frozen one too."""
 
 from __future__ import annotations
 
@@ -21,11 +20,11 @@ from kafka.protocol.producer.produce import ProduceRequest
 
 from connect.embedded.brokers import KafkaCluster
 from connect.embedded.cluster_config import HOST
-from connect.kafka.cluster import Cluster
 from connect.kafka.connection import Connection
 from connect.kafka.log.compacted_topic import LogRecord, read_to_end
 from connect.kafka.security.connection_settings import connection_settings
 from connect.wire import records
+from tests.kit.clients import cluster_at
 
 _TIMEOUT_MS: Final = 20_000
 #: Of what goes to the controller, which may be frozen: to be asked again.
@@ -44,18 +43,14 @@ class Replicas(NamedTuple):
 
 async def value_numbers(bootstrap: str, topic: str) -> list[int]:
     """The numbers in the values of a topic's committed records, as ``Broker.produce`` writes them."""
-    cluster = Cluster(connection_settings({"bootstrap.servers": bootstrap}, client_id="copied", where="the target"))
     found: list[LogRecord] = []
-    try:
+    async with cluster_at(bootstrap) as cluster:
         await read_to_end(cluster, topic, found.append, read_committed=True)
-    finally:
-        await cluster.close()
     return [int((one.value or b"").split()[1]) for one in found]
 
 
 class Broker:
-    """Node ``index`` of a cluster. Every method opens a connection of its own, and raises AssertionError where the
-    broker refuses."""
+    """Node ``index`` of a cluster, each method over a connection of its own; AssertionError where it refuses."""
 
     def __init__(self, cluster: KafkaCluster, index: int) -> None:
         self._host, self._port = HOST, cluster.ports[index].clients
@@ -94,7 +89,6 @@ class Broker:
         _check(f"delete {topic}", [row.error_code for row in self._ask(request, at_most=5).responses])
 
     def delete_records(self, topic: str, before_offset: int) -> None:
-        """Of partition 0."""
         row = DeleteRecordsRequest.DeleteRecordsTopic
         request = DeleteRecordsRequest(
             topics=[row(name=topic, partitions=[row.DeleteRecordsPartition(partition_index=0, offset=before_offset)])],
@@ -114,7 +108,6 @@ class Broker:
         return None
 
     def reassign(self, topic: str, index: int, nodes: Sequence[int]) -> None:
-        """Give a partition these replicas, the first the preferred leader."""
         row = AlterPartitionReassignmentsRequest.ReassignableTopic
         request = AlterPartitionReassignmentsRequest(
             topics=[
@@ -126,10 +119,7 @@ class Broker:
         _check(f"reassign {topic}-{index}", codes)
 
     def elect(self, topic: str, index: int = 0, *, unclean: bool = False) -> None:
-        """Let the preferred replica lead, or, with ``unclean``, one that is not in sync where none is.
-
-        RetriableError where the controller does not answer.
-        """
+        """Let the preferred replica lead, or an ``unclean`` one; RetriableError if no controller answers."""
         row = ElectLeadersRequest.TopicPartitions
         request = ElectLeadersRequest(
             election_type=int(unclean),

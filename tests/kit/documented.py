@@ -24,7 +24,6 @@ class Block(NamedTuple):
 
 
 def blocks(page: str) -> list[Block]:
-    """Return the blocks of a page of ``docs``, without indent; ``language`` is empty for those that are indented."""
     return [
         Block(language, fenced or textwrap.dedent(indented).lstrip("\n"))
         for language, fenced, indented in _BLOCK.findall((DOCS / page).read_text("utf-8"))
@@ -32,7 +31,6 @@ def blocks(page: str) -> list[Block]:
 
 
 def is_like(given: Any, shown: Any) -> bool:
-    """Whether JSON is what a page shows, with its keys in their order."""
     if isinstance(shown, dict) and isinstance(given, dict):
         keys = [key for key in shown if key != _ANY]
         order = [key for key in given if key in shown] if _ANY in shown else list(given)
@@ -45,8 +43,7 @@ def is_like(given: Any, shown: Any) -> bool:
 
 
 def misshapen(given: Any, shown: Any, path: str = "") -> list[str]:
-    """Return where JSON has other keys or types than a page shows. The first entry of a list stands for all; lists
-    of objects have one at least. Null is given for anything that is not known."""
+    """Where JSON has other keys or types than a page shows; null matches all, a list's first entry all others."""
     if isinstance(shown, dict) and isinstance(given, dict):
         keys = shown.keys() - {_ANY}
         more = set() if _ANY in shown else given.keys() - keys
@@ -72,7 +69,6 @@ def curl(command: str, here: Mapping[str, str]) -> tuple[int, str]:
 
 
 def curl_commands(text: str) -> list[str]:
-    """Return the commands of a block, which may go on over several lines."""
     commands = _CURL.findall(text)
     assert len(commands) == text.count("curl "), text
     return commands

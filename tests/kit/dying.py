@@ -1,13 +1,4 @@
-"""``heliograph``, killed at one of the acts by which it changes something; or another process is, and it goes on.
-
-    python -m tests.kit.dying 3 0 failover mm2.properties --to eu ...
-    python -m tests.kit.dying 3 PID failover mm2.properties --to eu ...
-    python -m tests.kit.dying EndTxn 0 failover mm2.properties --to eu ...
-
-The first says at which act, by its number or as the first one so called (``EndTxn:2``: the second), the second which
-process: 0 for its own. Acts are the requests that change a cluster, and those that change a connector; the blow falls
-before the act is. Where there are fewer acts it ends as ``heliograph`` does.
-"""
+"""``python -m tests.kit.dying ACT PID COMMAND ...``: ``heliograph``; before act 3 or ``EndTxn:2`` PID (0: own) dies."""
 
 from __future__ import annotations
 
@@ -43,7 +34,6 @@ class Ended(NamedTuple):
 
 
 def run_dying(act: int | str, pid: int, arguments: Sequence[str]) -> Ended:
-    """``heliograph`` with these arguments, in a process of its own. Raises subprocess.TimeoutExpired."""
     command = [sys.executable, "-m", "tests.kit.dying", str(act), str(pid), *arguments]
     done = subprocess.run(
         command,

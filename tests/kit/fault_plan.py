@@ -1,7 +1,4 @@
-"""The plan of a fault run: what befalls which path, in which direction, behind how many bytes, for how long. Pure.
-
-One seed, one plan. Every kind comes at each side before any comes again, and again in the other direction.
-"""
+"""The plan of a fault run, from a seed: every kind comes at each side, in each direction, before any comes again."""
 
 from __future__ import annotations
 
@@ -15,15 +12,11 @@ from tests.kit.pipe import Direction
 
 
 class Side(enum.Enum):
-    """Which of the mirror's paths."""
-
     SOURCE = "source"
     TARGET = "target"
 
 
 class Kind(enum.Enum):
-    """What befalls it."""
-
     CUT = "cut"
     UNANSWERED = "cut behind the broker's work, before its answer arrives"
     HOLD = "held and let go later"

@@ -1,9 +1,4 @@
-"""The fault run (``python -m tests.kit.faults``): break the paths to both clusters, and compare after every fault.
-
-One mirror lives through all of it. Exits 0 when source and target were equal after every round (no gap, no duplicate,
-no disorder), every planned kind of fault was made at its side while bytes were on their way, some batches had to be
-asked for, and the mirror went on without a restart. The same seed plays the same plan.
-"""
+"""The fault run (``python -m tests.kit.faults``): break the paths to both clusters, and compare after every fault."""
 
 from __future__ import annotations
 
@@ -37,18 +32,13 @@ _FAULT_DEADLINE_S: Final = 600.0
 _CATCH_UP_DEADLINE_S: Final = 600.0
 #: What is copied before a fault is made.
 _LOAD_BYTES: Final = 150_000
-_LOOK_S: Final = 0.02
 #: In so many rounds of four at the target, somebody had to ask what had become of a batch.
 _SETTLED_SHARE: Final = 0.25
 
 
 @dataclass(slots=True)
 class FaultResult:
-    """One round. ``in_flight_bytes``: on the way when the fault was made, or lost by it; 0 where it hit nothing.
-
-    ``reconnected`` counts new connections on the broken path, ``settled`` the questions of slices about batches
-    without an answer, ``taken_over`` the partitions of slices that were given up.
-    """
+    """One round; ``settled`` questions about batches without an answer, ``taken_over`` partitions given up."""
 
     number: int
     what: str
@@ -65,7 +55,6 @@ class FaultResult:
 
 
 def copies(state: ConnectionState) -> bool:
-    """Whether records travel on a connection."""
     return bool(state.requests.get(PRODUCE) or state.requests.get(FETCH))
 
 
@@ -108,7 +97,7 @@ class FaultRound:
         wait_until(lambda: self._stage.passed_bytes() >= loaded, _LOAD_DEADLINE_S, "the mirror copies under load")
 
     def _until(self, condition: Callable[[], object], what: str) -> None:
-        wait_until(condition, _FAULT_DEADLINE_S, what, _LOOK_S)
+        wait_until(condition, _FAULT_DEADLINE_S, what)
 
     def _make(self) -> int:
         """Make the fault and end it; the bytes that it kept back for a while."""
@@ -184,7 +173,6 @@ class FaultRound:
         return most
 
     def _compare(self) -> None:
-        """Pause the load, let the mirror catch up, compare, go on writing."""
         stage, result = self._stage, self._result
         ended_s = time.monotonic()
         stage.writer.pause()
@@ -246,10 +234,7 @@ class RunReport:
 def run(
     stage: Stage, faults: Sequence[Fault], *, seed: int, seconds: float, say: Callable[[str], None] = lambda line: None
 ) -> RunReport:
-    """Start the mirror of an open stage, make the faults while ``seconds`` last (none after a faulty round), stop it.
-
-    The first of ``faults`` that bring every kind at each side are made however long they take.
-    """
+    """Make ``faults`` for ``seconds``, all that bring every kind, and none after a faulty round; stop the mirror."""
     report = RunReport(seed)
     report.faults += stage.set_going(_START_DEADLINE_S)
     began_s = time.monotonic()
@@ -298,7 +283,6 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """The command; 0 when nothing was wrong."""
     options = _arguments()
     seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
     print(f"fault run, seed {seed}", flush=True)

@@ -1,7 +1,4 @@
-"""The group of one flow as its own topics and its coordinator show it: who leads, who runs what, which configs stand.
-
-A dedicated mirror need not have a REST API to ask.
-"""
+"""The group of one flow as its own topics and its coordinator show it: a dedicated mirror need not have a REST API."""
 
 from __future__ import annotations
 
@@ -17,13 +14,13 @@ from connect.core.model import State
 from connect.core.status_and_offset_topics import StatusLog
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.compacted_topic import LogRecord, read_to_end
-from tests.kit.groups import cluster_at, describe
+from tests.kit.clients import settings_of
+from tests.kit.groups import describe
 from tests.kit.processes import wait_until
 
 SOURCE: Final = "MirrorSourceConnector"
 #: What the group's coordinator says of a group at rest.
 _AT_REST: Final = "Stable"
-_POLL_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +37,10 @@ class FlowGroup:
     def __init__(self, bootstrap: str, alias: str) -> None:
         self._alias = alias
         self._runner = asyncio.Runner()
-        self._bootstrap = bootstrap
+        self._cluster = Cluster(settings_of(bootstrap))
 
     def __enter__(self) -> Self:
         self._runner.__enter__()
-        self._cluster = self._runner.run(self._opened())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -56,13 +52,11 @@ class FlowGroup:
         return self._runner.run(self._round())
 
     def await_round(self, members: int, deadline_s: float) -> Round:
-        """Until the group is at rest with so many members."""
-
         def found() -> Round | None:
             now = self.round()
             return now if now is not None and now.members == members else None
 
-        answer = wait_until(found, deadline_s, f"{self._alias}'s group rests with {members} members", _POLL_S)
+        answer = wait_until(found, deadline_s, f"{self._alias}'s group rests with {members} members")
         assert answer is not None, "that is what was waited for"
         return answer
 
@@ -80,7 +74,6 @@ class FlowGroup:
         }
 
     def configs(self) -> ConfigLog:
-        """The config topic, folded."""
         log = ConfigLog()
         self._fold("configs", lambda record: log.apply(record.offset + 1, _text(record.key), record.value))
         return log
@@ -91,9 +84,6 @@ class FlowGroup:
             self._runner.run(read_to_end(self._cluster, f"mm2-{topic}.{self._alias}.internal", _ignoring(apply)))
         except RetriableError:
             return
-
-    async def _opened(self) -> Cluster:
-        return cluster_at(self._bootstrap)
 
     async def _round(self) -> Round | None:
         picture = await describe(self._cluster, f"{self._alias}-mm2")

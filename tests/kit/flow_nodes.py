@@ -19,8 +19,8 @@ from connect.embedded import cluster_config
 from connect.embedded.brokers import QUICK_JVM, KafkaCluster
 from connect.kafka.log.offsets import LATEST, list_offsets
 from tests.kit.checker import Checker, Report, TopicPair
+from tests.kit.clients import cluster_at
 from tests.kit.flow_group import SOURCE, FlowGroup
-from tests.kit.groups import cluster_at
 from tests.kit.java_mm2 import JavaMirrorMaker
 from tests.kit.java_program import java_command, write_log4j2
 from tests.kit.mirror import Mirror, one_flow
@@ -31,16 +31,12 @@ from tests.kit.writer import Load, Writer
 
 #: Longer than any machine takes; what is promised is judged by what was measured.
 DEADLINE_S: Final = 150.0
-_POLL_S: Final = 0.1
 #: More than a take-over leaves in a partition without copying: markers.
 _RECORDS: Final = 100
 
 
 class FlowNodes:
-    """Nodes "a", "b", ... and a writer; use as a context manager. The source's alias is new, the target is "eu".
-
-    Those named in ``java`` are Kafka's own.
-    """
+    """Nodes "a", "b", ... and a writer, as a context; the target is "eu", nodes named in ``java`` are Kafka's own."""
 
     def __init__(
         self,
@@ -104,17 +100,14 @@ class FlowNodes:
             self.nodes[name].start()
 
     def configure(self, properties: Mapping[str, str]) -> None:
-        """Other words in the file of every node, for its next start."""
         for netloc, name in self._netlocs.items():
             self.nodes[name].configure({**self._properties(int(netloc.rpartition(":")[2])), **properties})
 
     def make_source_follow(self) -> None:
-        """Before the first start: store three connectors that do nothing and come last by name. Of six, a leader that
-        was alone gives the first three to who joins, the source's among them."""
+        """Store three idle connectors that come last by name: a leader's first three of six include the source's."""
         asyncio.run(self._store_idle(("Za", "Zb", "Zc")))
 
     def make_topic(self, name: str) -> None:
-        """A source topic of one partition, which the flow mirrors if it ends in the alias."""
         asyncio.run(make_topics(self._us.bootstrap, {name: 1}))
 
     def ask(self, node: str, method: str, path: str, body: object = None) -> Any:
@@ -125,12 +118,10 @@ class FlowNodes:
     # -- what is to be seen ------------------------------------------------------------------------------
 
     def leader(self) -> str:
-        """Once the group rests with all nodes that run."""
         members = sum(node.is_running for node in self.nodes.values())
         return self._netlocs[self.group.await_round(members, DEADLINE_S).leader_url.split("/")[2]]
 
     def owners(self) -> dict[str, str]:
-        """The node that runs the source connector, and each of its tasks."""
         return {part: self._netlocs[worker.partition("/")[0]] for part, worker in self.group.running().items()}
 
     def await_shared(self, *nodes: str, tasks: int = 2) -> dict[str, str]:
@@ -142,7 +133,7 @@ class FlowNodes:
             on = {node for part, node in found.items() if part != SOURCE}
             return found if len(found) == 1 + tasks and on == set(nodes) and found.get(SOURCE) in nodes else {}
 
-        return wait_until(settled, DEADLINE_S, f"{tasks} tasks run on {nodes}", _POLL_S)
+        return wait_until(settled, DEADLINE_S, f"{tasks} tasks run on {nodes}")
 
     def await_copying(self, *nodes: str) -> float:
         """Until every remote partition has so many records more than now; how many seconds that took."""
@@ -158,7 +149,7 @@ class FlowNodes:
             now = self._ends()
             return bool(now) and all(now[partition] > end + _RECORDS for partition, end in before.items())
 
-        wait_until(all_grow, DEADLINE_S, f"every partition is copied on {nodes}", _POLL_S)
+        wait_until(all_grow, DEADLINE_S, f"every partition is copied on {nodes}")
         return time.monotonic() - began_s
 
     def assigned(self) -> set[str]:
@@ -168,7 +159,6 @@ class FlowNodes:
         return {one for config in found for one in config.get("task.assigned.partitions", "").split(",") if one}
 
     def compare(self) -> Report:
-        """Source and target once the target has all that the source has now."""
         report = self._runner.run(self._checker.caught_up(DEADLINE_S))
         assert report.is_caught_up, report.summary()
         return report
@@ -182,14 +172,12 @@ class FlowNodes:
         return self._runner.run(self._asked_ends())
 
     async def _asked_ends(self) -> dict[tuple[str, int], int]:
-        cluster = cluster_at(self._eu.bootstrap)
+        remote = [(f"{self.alias}.{load.topic}", index) for load in self._loads for index in range(load.partitions)]
         try:
-            remote = [(f"{self.alias}.{load.topic}", index) for load in self._loads for index in range(load.partitions)]
-            return await list_offsets(cluster, remote, LATEST)
+            async with cluster_at(self._eu.bootstrap) as cluster:
+                return await list_offsets(cluster, remote, LATEST)
         except RetriableError:
             return {}
-        finally:
-            await cluster.close()
 
     async def _store_idle(self, names: Sequence[str]) -> None:
         topic = f"mm2-configs.{self.alias}.internal"

@@ -49,7 +49,6 @@ class Follower(ABC):
         self._thread.join(_STOP_TIMEOUT_S)
 
     def drain(self) -> None:
-        """Until everything that was written before has come."""
         self._drained.clear()
         assert self._drained.wait(_START_TIMEOUT_S), "the follower has come to the ends of its topics"
         self._check()
@@ -91,8 +90,6 @@ class Follower(ABC):
 
 
 class Arrivals(Follower):
-    """When something came in each partition."""
-
     def __init__(self, bootstrap: str, topics: Mapping[str, int]) -> None:
         super().__init__(bootstrap, topics)
         self._came_s: dict[Flow, list[float]] = {flow: [] for flow in self._flows}
@@ -108,6 +105,5 @@ class Arrivals(Follower):
 
 
 def longest_gap(times_s: Iterable[float], since_s: float, until_s: float) -> float:
-    """The longest way from one of these times to the next, between the two given ones."""
     times = sorted([since_s, *(at for at in times_s if since_s < at < until_s), until_s])
     return max(later - earlier for earlier, later in itertools.pairwise(times))

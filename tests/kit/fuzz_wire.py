@@ -1,8 +1,4 @@
-"""Fuzzes the decoders of ``connect.wire`` by coverage: ``python -m tests.kit.fuzz_wire --seconds 60``.
-
-Needs the package ``atheris``, which has wheels for Linux alone and is in no lock. The decoders and their documented
-errors are those of ``tests/unit/connect/wire/test_hostile_bytes.py``; an input with another outcome is kept in a file.
-"""
+"""``python -m tests.kit.fuzz_wire --seconds 60``: fuzz the decoders of ``connect.wire`` by ``atheris`` (in no lock)."""
 
 from __future__ import annotations
 

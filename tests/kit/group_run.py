@@ -1,13 +1,4 @@
-"""The group run (``python -m tests.kit.group_run``): a worker group on real Kafka, struck again and again under load.
-
-Three workers with connectors that count, first with short sessions, then with default ones: the leader, another owner
-or both at once are killed, one is frozen past its session, all are restarted in turn. Then a mirror in a group of two
-whose owner is killed; one whose workers are restarted in turn; and the REST API asked while a dedicated mirror copies
-at full rate. With ``--older`` the restarts are from an older version of this project to this one and back, too, of
-counting workers first. Every figure is printed with the machine's load. Exits 0 when everything ran again within the
-promised time, no number was lost, no worker went on for longer than its lease, the mirror's copy was exact, and answers
-came in time. The same seed plays the same plan.
-"""
+"""The group run (``python -m tests.kit.group_run``): a worker group on real Kafka, struck time and again under load."""
 
 from __future__ import annotations
 
@@ -50,8 +41,7 @@ def plan(seed: int, rounds: int) -> list[str]:
 def play_group(
     bootstrap: str, name: str, directory: Path, kind: str, seed: int, rounds: int, late: Lateness
 ) -> Iterator[str]:
-    """Plays a plan and yields its faults; says what it does. Puts into ``late`` how late the workers were, as all parts
-    do."""
+    """Play a plan and yield its faults; ``late`` gets how late the workers were."""
     chance = random.Random(f"{seed}/{kind}")
     settings = SHORT_SESSION if kind == "short sessions" else {}
     with GroupStage(bootstrap, name, directory, settings=settings) as stage:
@@ -86,7 +76,6 @@ def _strike(stage: GroupStage, what: str, chance: random.Random, promised_s: flo
 def play_mirror(
     us: KafkaCluster, eu: KafkaCluster, directory: Path, seed: int, rounds: int, late: Lateness
 ) -> Iterator[str]:
-    """Kills the owners of a mirror's tasks in turn."""
     chance = random.Random(f"{seed}/mirror")
     with MirrorGroup(us, eu, directory, name="grouped", records_per_s=8_000) as group:
         group.set_going()
@@ -103,7 +92,6 @@ def play_mirror(
 
 
 def play_roll(us: KafkaCluster, eu: KafkaCluster, directory: Path, older: Path | None, late: Lateness) -> Iterator[str]:
-    """Restarts the workers of a mirror in turn, over versions of this project where there are two."""
     old = PROGRAMS if older is None else older / ".venv" / "bin"
     turns = [("restarted", PROGRAMS, "ab")]
     if older is not None:
@@ -121,7 +109,6 @@ def play_roll(us: KafkaCluster, eu: KafkaCluster, directory: Path, older: Path |
 
 
 def play_versions(bootstrap: str, directory: Path, older: Path, late: Lateness) -> Iterator[str]:
-    """Restarts the workers of counting tasks in turn, from an older version to this one and back."""
     old = older / ".venv" / "bin"
     with GroupStage(bootstrap, "counting", directory, settings={}, programs=old) as stage:
         stage.create()
@@ -134,7 +121,6 @@ def play_versions(bootstrap: str, directory: Path, older: Path, late: Lateness) 
 
 
 def play_rest(directory: Path) -> Iterator[str]:
-    """Asks the REST API during a copy."""
     answers = rest_load.measure(directory)
     _say(str(answers))
     if answers.p99_ms > rest_load.PROMISED_MS:
@@ -177,7 +163,6 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; 0 when nothing was wrong."""
     options = _arguments(arguments)
     seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
     _say(f"group run, seed {seed}")

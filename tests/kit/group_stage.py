@@ -20,7 +20,6 @@ from tests.kit.rest_client import RestClient
 from tests.kit.topics import make_topics
 from tests.kit.workers import PROGRAMS, OurWorker, worker_properties
 
-_POLL_S: Final = 0.1
 _NOT_FOUND: Final = 404
 #: Longer than any machine takes; what is promised is judged by the times that were measured.
 DEADLINE_S: Final = 120.0
@@ -46,10 +45,7 @@ class Recovery:
 
 
 class GroupStage:
-    """Workers by name ("a", "b", "c"), each with connectors' tasks; use as a context manager.
-
-    Topics and group are named ``group``; every connector is ``<group>-<n>`` and writes to the topic of its name.
-    """
+    """Workers by name ("a", "b", "c"), each with connectors' tasks; every connector writes to the topic of its name."""
 
     def __init__(
         self,
@@ -99,7 +95,6 @@ class GroupStage:
         return RestClient(self.workers[worker].url)
 
     def create(self) -> None:
-        """All connectors, by worker after worker, and until they run everywhere."""
         names = list(self.workers)
         for index, connector in enumerate(self.connectors):
             config = {
@@ -112,8 +107,7 @@ class GroupStage:
         self.settle()
 
     def settle(self) -> None:
-        """Until everything runs, every worker has its share of it, and all say so alike."""
-        wait_until(self._is_settled, DEADLINE_S, f"all workers of {self._group} have their share", _POLL_S)
+        wait_until(self._is_settled, DEADLINE_S, f"all workers of {self._group} have their share")
 
     def _is_settled(self) -> bool:
         first, *others = [self.owners(name) for name in self.workers]
@@ -123,7 +117,6 @@ class GroupStage:
         return is_fair and len(first) == self.parts and all(each == first for each in others)
 
     def owners(self, asked: str) -> dict[str, str]:
-        """The worker's name of every part that is RUNNING, as one worker tells."""
         return {part: self._netlocs.get(at, at) for part, at in self.rest(asked).owners().items()}
 
     def leader(self) -> str:
@@ -132,7 +125,7 @@ class GroupStage:
         def found() -> str:
             return next((name for name in self.workers if self._leads(name)), "")
 
-        return wait_until(found, DEADLINE_S, f"{self._group} has a leader", _POLL_S)
+        return wait_until(found, DEADLINE_S, f"{self._group} has a leader")
 
     def _leads(self, name: str) -> bool:
         status, _ = self.rest(name).try_once("DELETE", "/connectors/nobody?forward=false")
@@ -143,7 +136,6 @@ class GroupStage:
         self.lateness.look(self.workers[name].url, self.workers[name].log)
 
     def kill(self, names: Collection[str]) -> float:
-        """SIGKILL, all at the same time; when that was, in seconds since 1970."""
         for name in names:
             self.look_how_late(name)
         at_s = time.time()
@@ -152,7 +144,6 @@ class GroupStage:
         return at_s
 
     def start(self, names: Collection[str]) -> None:
-        """Start them, and until they have their share."""
         for name in names:
             self.workers[name].start()
         for name in names:
@@ -176,7 +167,7 @@ class GroupStage:
                     writing_s = max(stamp.came_s for stamp in first.values() if stamp) - since_s
             return bool(running_s and writing_s)
 
-        wait_until(is_whole, DEADLINE_S, f"everything runs without {sorted(gone)}", _POLL_S)
+        wait_until(is_whole, DEADLINE_S, f"everything runs without {sorted(gone)}")
         return Recovery(running_s, writing_s)
 
     def stop(self) -> list[str]:

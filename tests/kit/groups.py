@@ -10,7 +10,7 @@ from kafka.protocol.consumer.group import LeaveGroupRequest
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
-from connect.kafka.security.connection_settings import connection_settings
+from tests.kit.clients import cluster_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,7 @@ async def describe(cluster: Cluster, group: str) -> Picture | None:
 
 async def end_sessions(bootstrap: str, *groups: str) -> None:
     """Remove the members of groups whose worker was killed: a successor need not wait for the end of their sessions."""
-    cluster = cluster_at(bootstrap)
-    try:
+    async with cluster_at(bootstrap) as cluster:
         for group in groups:
             picture = await describe(cluster, group)
             if picture is None or not picture.members:
@@ -65,11 +64,3 @@ async def end_sessions(bootstrap: str, *groups: str) -> None:
             members = [identity(member_id=one, group_instance_id=None, reason="killed") for one in picture.members]
             answer = await connection.call(LeaveGroupRequest(group_id=group, members=members))
             assert not answer.error_code, answer
-    finally:
-        await cluster.close()
-
-
-def cluster_at(bootstrap: str) -> Cluster:
-    """To be closed."""
-    settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="judge", where="the judge")
-    return Cluster(settings)

@@ -80,7 +80,6 @@ class Bench:
         return self.record(target_state_record(name, state))
 
     def key(self) -> None:
-        """Spares leaders making one."""
         self.record(session_key_record(SessionKey(b"k" * 32, "HmacSHA256", self.now_ms)))
 
     def ready(self) -> None:
@@ -106,7 +105,6 @@ class Bench:
         token: int | None = None,
         leader_url: str | None = None,
     ) -> list[Effect]:
-        """A round ends with this for us."""
         self.generation += 1
         url = leader_url or (URL if leader == "ours" else OTHER_URL)
         offset = self.herder.snapshot.offset if offset is None else offset
@@ -123,12 +121,11 @@ class Bench:
         effects = self.joined(mine.assigned, mine.revoked, leader="ours", delay_ms=mine.delay_ms)
         return effects + self.lead(*others) if mine.revoked else effects
 
-    def ask(self, operation: events.Operation) -> list[Effect]:
+    def ask(self, operation: events.HerderOperation) -> list[Effect]:
         self._requests += 1
         return self.step(events.Request(self._requests, operation))
 
     def withdraw(self) -> list[Effect]:
-        """The last requester waits no longer."""
         return self.step(events.RequestWithdrawn(self._requests))
 
     def wrote(self, effects: Sequence[Effect]) -> list[Effect]:

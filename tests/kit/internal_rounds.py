@@ -1,5 +1,4 @@
-"""Write the same internal records round after round, with the timestamps that they would have, as fast as a broker
-takes them."""
+"""Write the same internal records round after round, with the timestamps that they would have, as fast as possible."""
 
 from __future__ import annotations
 
@@ -24,10 +23,7 @@ _Batches = Mapping[tuple[str, int], bytearray]
 
 
 async def write_rounds(cluster: Cluster, moments: Sequence[Moment], rounds: int, round_ms: int) -> int:
-    """Write ``moments``, one request each, ``rounds`` times to a cluster of one broker; return how many records.
-
-    The last round is of now, the first one of ``rounds`` times ``round_ms`` before.
-    """
+    """Write ``moments``, one request each, ``rounds`` times, the last round as of now; return how many records."""
     batches = [{place: _batch(records) for place, records in moment.items()} for moment in moments]
     (node,) = (await cluster.metadata(())).brokers
     connection = await cluster.connection(node, "rounds")

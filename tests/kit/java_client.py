@@ -15,8 +15,7 @@ DEFAULT, IDENTITY = "DefaultReplicationPolicy", "IdentityReplicationPolicy"
 
 
 def ask_java(questions: Sequence[str]) -> list[list[str]]:
-    """The lines that Java answers to each question, sorted. A question is a function's name, bootstrap, policy and
-    arguments with spaces between them."""
+    """The lines that Java answers to each question (function, bootstrap, policy and arguments), sorted."""
     answers: list[list[str]] = [[]]
     for line in judged(_JUDGE, questions):
         if line == "end":

@@ -40,5 +40,4 @@ class JavaWorker(JavaProgram):
         return cls(worker_properties(bootstrap, group, changes), log)
 
     def await_ready(self, deadline_s: float = _START_DEADLINE_S) -> None:
-        """Returns once it serves its REST and has joined its group."""
         await_ready(self.url, lambda: self.is_running, self.tail, deadline_s)

@@ -43,7 +43,6 @@ def run_tool(main_class: str, arguments: Sequence[str], *, timeout_s: float = 30
 
 
 def judged(judge: Path, lines: Iterable[str]) -> list[str]:
-    """What a Java file of this tree, run as a program, prints for these lines of input."""
     jars = os.pathsep.join(str(jar) for jar in classpath(COORDINATES))
     done = subprocess.run(
         [str(find_java().executable), *QUICK_JVM, "-cp", jars, str(judge)],
@@ -58,7 +57,5 @@ def judged(judge: Path, lines: Iterable[str]) -> list[str]:
 
 
 class JavaMirrorMaker(JavaProgram):
-    """A dedicated MirrorMaker 2."""
-
     coordinates: Sequence[str] = COORDINATES
     main_class = "org.apache.kafka.connect.mirror.MirrorMaker"

@@ -47,7 +47,6 @@ rootLogger.appenderRef.file.ref = file
 
 
 def format_properties(properties: Mapping[str, str]) -> str:
-    """A Java properties text, escaped as Java wants it."""
     return javaproperties.dumps(properties, timestamp=None)
 
 
@@ -74,11 +73,7 @@ def write_log4j2(folder: Path, file: Path, *, level: str = "INFO") -> Path:
 
 
 class JavaProgram:
-    """A Java program that is given one properties file; a context manager that leaves no process behind.
-
-    ``properties`` is the text of its file as a mapping, or a file. ``log`` is where it logs. ``jvm_options`` are those
-    of Kafka's start script unless given, as where its speed does not matter.
-    """
+    """A Java program that is given one properties file; a context manager that leaves no process behind."""
 
     coordinates: Sequence[str]
     main_class: str
@@ -139,20 +134,17 @@ class JavaProgram:
             ) from None
 
     def kill(self) -> None:
-        """SIGKILL: nothing is committed, nothing said."""
         process = self._started()
         process.kill()
         process.wait()
 
     def freeze(self) -> None:
-        """SIGSTOP."""
         self._started().send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
         self._started().send_signal(signal.SIGCONT)
 
     def tail(self) -> str:
-        """The end of its log and of what it printed, for messages."""
         parts = [path.read_text(errors="replace") for path in (self.log, self.log.with_suffix(".out")) if path.exists()]
         return "\n".join(part[-_TAIL_BYTES:] for part in parts)
 

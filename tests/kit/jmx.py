@@ -16,8 +16,7 @@ _PATH: Final = "jmxrmi"
 
 
 class Bean(NamedTuple):
-    """``properties`` are those of its name, such as ``type``; ``attributes`` their names and values, None where it
-    cannot be sent."""
+    """``properties`` are those of its name; ``attributes`` their values, None where one cannot be sent."""
 
     domain: str
     properties: dict[str, str]
@@ -33,7 +32,6 @@ def options(port: int) -> Sequence[str]:
 
 @contextmanager
 def reader() -> Iterator[JavaGateway]:
-    """A JVM that asks others."""
     port = launch_gateway(java_path=str(find_java().executable), die_on_exit=True)
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
     try:
@@ -43,7 +41,6 @@ def reader() -> Iterator[JavaGateway]:
 
 
 def beans(through: JavaGateway, port: int, domain: str) -> list[Bean]:
-    """All beans of a domain of the JVM behind ``port``, read once."""
     management: Any = through.jvm.javax.management
     url = management.remote.JMXServiceURL(f"service:jmx:rmi:///jndi/rmi://{cluster_config.HOST}:{port}/{_PATH}")
     connector = management.remote.JMXConnectorFactory.connect(url)

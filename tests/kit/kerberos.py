@@ -21,7 +21,6 @@ _DEADLINE_S: Final = 120.0
 
 
 def is_possible() -> bool:
-    """Whether the KDC and the client's library are installed."""
     programs = ("krb5kdc", "kdb5_util", "kadmin.local")
     return all(shutil.which(each, path=_PATH) for each in programs) and find_spec("gssapi") is not None
 
@@ -34,7 +33,6 @@ class Kdc:
 
     @property
     def config(self) -> Path:
-        """The file for ``KRB5_CONFIG``."""
         return self.folder / "krb5.conf"
 
     def __enter__(self) -> Self:
@@ -74,7 +72,6 @@ class Kdc:
         return False
 
     def keytab(self, principal: str) -> Path:
-        """Make a principal, and return a file with its key."""
         file = self.folder / f"{principal.replace('/', '-')}.keytab"
         self._run("kadmin.local", "-q", f"addprinc -randkey {principal}")
         self._run("kadmin.local", "-q", f"ktadd -k {file} {principal}")

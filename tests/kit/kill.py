@@ -1,10 +1,4 @@
-"""The kill run (``python -m tests.kit.kill``): strike a copying mirror again and again and compare after every blow.
-
-Exits 0 when source and target were equal after every round: no gap, no duplicate, no disorder, at least some restarts
-found a surplus at the target (else the run proved nothing), none fell back to at-least-once, the offset map named the
-same record for each, and nothing was left behind. Says how late the worker was in all its lives. Writes a JSON and a
-markdown report; the same seed plays the same plan.
-"""
+"""The kill run (``python -m tests.kit.kill``): strike a copying mirror again and again and compare after every blow."""
 
 from __future__ import annotations
 
@@ -82,10 +76,7 @@ def run(
     say: Callable[[str], None] = lambda line: None,
     mapped: Collection[TopicPartition] | None = None,
 ) -> RunReport:
-    """Start the mirror of an open stage, play the rounds (none after a faulty one), stop it, compare a last time.
-
-    ``mapped``: source partitions whose offset map is held against both logs then; None for all.
-    """
+    """Play the rounds, none after a faulty one; stop the mirror, and judge the offset map of ``mapped`` (None: all)."""
     report = RunReport(seed, surplus_rounds)
     report.faults += stage.set_going(_START_DEADLINE_S)
     for planned in rounds:
@@ -143,7 +134,6 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """The command; 0 when nothing was wrong."""
     options = _arguments()
     seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
     print(f"kill run, seed {seed}", flush=True)

@@ -24,7 +24,6 @@ ENDPOINTS: Final = (
 
 
 def send(port: int, method: str, path: str, body: bytes, *, chunked: bool) -> int:
-    """Send ``body``; return the status of the answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     pieces: bytes | Iterator[bytes] = body
     if chunked:

@@ -1,12 +1,4 @@
-"""The late run (``python -m tests.kit.late``): how late a worker is, row by row of a table of goals.
-
-A mirror with busy partitions is started, killed with SIGKILL and started again and again, each time with so many
-records in the map's topic, as an earlier version has written them; the target's cleaner is off, so that each start
-reads all of them. Then it is watched, is sent bodies that are too large, and its source is frozen. At last another
-mirror copies at full rate while its REST API is asked. By default two busy loops run beside all of this. Times are seen
-from outside: a mirror copies when a record that was written to each partition after its start has arrived. Exits 0 if
-every goal was reached. The same seed chooses the same pauses before each blow.
-"""
+"""The late run (``python -m tests.kit.late``): how late a worker is, seen from outside, by a table of goals."""
 
 from __future__ import annotations
 
@@ -34,13 +26,12 @@ from bench.latency import busy_loops
 from bench.machine import this_run
 from bench.rows import BUSY, Partitions
 from connect.embedded.brokers import QUICK_JVM
-from connect.kafka.cluster import Cluster
 from connect.kafka.log.compacted_topic import LogRecord, read_to_end
 from connect.kafka.log.producer import OutRecord
-from connect.kafka.security.connection_settings import connection_settings
 from connectors.formats.position import KeyKind, decode_kind
 from tests.kit import rest_load
 from tests.kit.brokers import KafkaCluster
+from tests.kit.clients import cluster_at
 from tests.kit.internal_rounds import write_rounds
 from tests.kit.large_bodies import ENDPOINTS, MIB, OBJECTS, send
 from tests.kit.lateness import GOAL_BEAT_S, GOAL_STALL_S, Lateness
@@ -59,7 +50,6 @@ _PARTITIONS_OF_TOPIC: Final = 50
 _PAUSE_S: Final = (1.0, 4.0)
 _STOP_S: Final = 120.0
 _COST_S: Final = 20.0
-_LOOK_S: Final = 0.1
 #: What the run waits for, whatever the goal says.
 _NOTICED_DEADLINE_S: Final = 60.0
 _BESIDE_AT_MOST_S: Final = 6 * 3600.0
@@ -131,13 +121,7 @@ def rows_of(found: Measured) -> list[Partitions]:
 
 
 async def fill_map(bootstrap: str, records: int) -> int:
-    """Write what the map's topic holds of positions and of the offset map until so many records were written; return
-    how many.
-
-    86ae19d wrote each partition's position and open chunk with every commit, so its topic repeats these two keys. The
-    mirror must have stopped cleanly: then its last records are complete, as those of 86ae19d are.
-    """
-    cluster = Cluster(connection_settings({"bootstrap.servers": bootstrap}, client_id="late", where="late"))
+    """Repeat a cleanly stopped mirror's positions and open chunks, as 86ae19d did; return how many records."""
     last: dict[tuple[int, bytes], OutRecord] = {}
 
     def keep(record: LogRecord) -> None:
@@ -146,14 +130,12 @@ async def fill_map(bootstrap: str, records: int) -> int:
             if record.value is not None:
                 last[record.partition, record.key] = OutRecord(_MAP, record.key, record.value)
 
-    try:
+    async with cluster_at(bootstrap) as cluster:
         await read_to_end(cluster, _MAP, keep, read_committed=True)
         moment: dict[tuple[str, int], list[OutRecord]] = {}
         for (partition, _), record in last.items():
             moment.setdefault((_MAP, partition), []).append(record)
         return await write_rounds(cluster, [moment], max(1, records // len(last)), _COMMIT_MS)
-    finally:
-        await cluster.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +158,6 @@ class Lives:
         self.lateness = Lateness()
 
     async def start(self, what: str) -> None:
-        """Start the mirror, and wait until all partitions are copied."""
         began_s, log_start = time.monotonic(), self._scene.mirror.log_end()
         self._scene.mirror.start()
         took_s = await self._scene.next_copied(began_s)
@@ -232,7 +213,6 @@ async def play_starts(on: Stage, found: Measured, goal_s: float) -> None:
 
 
 async def play_cost(scene: Scene, found: Measured) -> None:
-    """Watch what the mirror costs while every partition is busy."""
     async with _busy(scene):
         _, cpu, pss = await costs_during(scene.mirror, _COST_S)
     found.worker_cores = cpu[_WORKER]
@@ -267,12 +247,10 @@ def play_bodies(on: Stage, found: Measured) -> None:
 
 
 def _loop_s(pid: int) -> float:
-    """CPU seconds of the process's first thread, whose loop serves REST."""
     return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def _memory_bytes(pid: int) -> tuple[int, int]:
-    """The peak of the resident memory, and what it is now."""
     text = Path(f"/proc/{pid}/status").read_text()
     sizes = dict(re.findall(r"^(VmHWM|VmRSS):\s+(\d+) kB", text, re.MULTILINE))
     return int(sizes["VmHWM"]) * 1024, int(sizes["VmRSS"]) * 1024
@@ -285,7 +263,7 @@ def _forget_peak(pid: int) -> None:
 def play_frozen(on: Stage, found: Measured, seconds: float) -> None:
     """Freeze the source's broker, and ask everything that users look at until it says so."""
     seen, mirror, flow = on.seen, on.scene.mirror, f"{ALIAS}->eu"
-    wait_until(lambda: seen.metric("source_answers") == 1 and seen.metric("lag_records") == 0, 60, "all is copied", 0.2)
+    wait_until(lambda: seen.metric("source_answers") == 1 and seen.metric("lag_records") == 0, 60, "all is copied")
     log_start = mirror.log_end()
     says: dict[str, Callable[[], object]] = {
         "metrics": lambda: seen.metric("source_answers") == 0 and seen.metric("lag_records") == -1,
@@ -299,7 +277,7 @@ def play_frozen(on: Stage, found: Measured, seconds: float) -> None:
 
     def notice(what: str) -> None:
         with contextlib.suppress(DeadlinePassed):
-            wait_until(says[what], _NOTICED_DEADLINE_S, f"{what} says it", _LOOK_S)
+            wait_until(says[what], _NOTICED_DEADLINE_S, f"{what} says it")
             noticed_s[what] = time.monotonic() - began_s
 
     try:
@@ -330,7 +308,6 @@ def _cause(line: str) -> str:
 
 
 def play_rest(directory: Path, found: Measured, records: int, seconds: float) -> None:
-    """Ask the REST API of another mirror while it copies at full rate."""
     answers = rest_load.measure(directory, records=records, seconds=seconds)
     print(answers, flush=True)
     is_late = answers.median_ms > rest_load.PROMISED_MEDIAN_MS or answers.p99_ms > rest_load.PROMISED_MS
@@ -408,7 +385,6 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; 0 if every goal was reached."""
     options = _arguments(arguments)
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     directory = Path(tempfile.mkdtemp(prefix="heliograph-late-"))

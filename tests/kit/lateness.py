@@ -1,5 +1,4 @@
-"""How late the workers of a run were, by what each tells of itself: the longest time between two turns of its lease
-thread, the longest stall of its main loop, and what the loop did meanwhile."""
+"""How late the workers of a run were, by what each tells of its lease thread and its main loop."""
 
 from __future__ import annotations
 
@@ -18,10 +17,7 @@ _REPORTED: Final = "the worker's loop was "
 
 @dataclass(slots=True)
 class Lateness:
-    """What every look found, in seconds. A worker counts from its start, so a look before its end is one of its life.
-
-    ``unanswered`` counts the workers that did not answer. Earlier versions tell neither.
-    """
+    """What every look at workers found, in seconds since their start; ``unanswered`` counts those without an answer."""
 
     beats_s: list[float] = field(default_factory=list)
     stalls_s: list[float] = field(default_factory=list)
@@ -46,7 +42,6 @@ class Lateness:
                 self.reported[stall_s] = next((line for line in reversed(lines) if said in line), "")
 
     def add(self, other: Lateness) -> None:
-        """Take in what another has found."""
         self.beats_s += other.beats_s
         self.stalls_s += other.stalls_s
         self.unanswered += other.unanswered
@@ -54,7 +49,6 @@ class Lateness:
 
     @property
     def is_missed(self) -> bool:
-        """Whether a goal was missed."""
         return max(self.beats_s, default=0.0) > GOAL_BEAT_S or max(self.stalls_s, default=0.0) > GOAL_STALL_S
 
     def __str__(self) -> str:

@@ -1,8 +1,4 @@
-"""Reads partitions of one cluster, each record once, straight from their leaders: nothing under test takes part.
-
-With aiokafka's connections and its decoder; uncommitted, or committed, where what an aborted or open transaction left
-counts as not there. For judges, which go on reading while a run goes on.
-"""
+"""Reads partitions of one cluster, each record once, straight from their leaders: nothing under test takes part."""
 
 from __future__ import annotations
 
@@ -38,10 +34,7 @@ class Progress:
 
 
 class LogReader:
-    """Reads every partition that is ``followed``, each from offset 0.
-
-    Metadata is asked for all topics at once: asking for one by name could make it.
-    """
+    """Reads every followed partition from offset 0; asks for all topics: asking for one by name could make it."""
 
     def __init__(
         self,
@@ -51,9 +44,7 @@ class LogReader:
         committed: bool = False,
         skips_deleted: bool = False,
     ) -> None:
-        """``take`` is given each batch of records that counts, with its partition and the offset read to before it:
-        records below that were taken already. ``skips_deleted``: go on where a log begins whose records were deleted
-        before they could be read, as those behind a transaction that stayed open."""
+        """``take`` gets each batch, its partition and the offset read to before; ``skips_deleted``: no fault if cut."""
         self._skips_deleted = skips_deleted
         self._bootstrap = bootstrap
         self._take_batch = take

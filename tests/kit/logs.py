@@ -1,8 +1,4 @@
-"""Two logs as plain Python: batches as a source holds them, and a target partition with a broker's rules.
-
-The model knows what brokers were seen to do: it refuses gaps and bad headers, keeps sequences per producer and epoch,
-recognises the last five batches again, and takes any first sequence of a producer it does not know.
-"""
+"""Two logs as plain Python: batches as a source holds them, and a target partition with the rules of a real broker."""
 
 from __future__ import annotations
 
@@ -40,10 +36,7 @@ def source_batch(
     null_keys: Collection[int] = (),
     large: Collection[int] = (),
 ) -> bytes:
-    """A batch as a fetch returns it, with a record at each of ``offsets`` (gaps as after compaction).
-
-    ``null_keys``: offsets of records without a key; ``large``: of those with a kilobyte that no codec makes smaller.
-    """
+    """A batch with a record at each of ``offsets``; ``large`` are those of a kilobyte that no codec makes smaller."""
     base = offsets[0]
     builder = DefaultRecordBatchBuilder(2, codec, 0, *producer, 2**30)
     for offset in offsets:
@@ -91,7 +84,6 @@ def bomb_message(offset: int) -> bytes:
 
 
 def control_batch(offset: int, producer_id: int, *, commit: bool, epoch: int = 0) -> bytes:
-    """A transaction marker."""
     builder = DefaultRecordBatchBuilder(2, 0, 0, producer_id, epoch, -1, 2**30)
     builder.append(0, 1_700_000_000_000, struct.pack(">hh", 0, int(commit)), b"\0\0\0\0\0\0", [])
     built = builder.build()
@@ -141,13 +133,11 @@ class TargetPartition:
         return 0, self._write(batch, header, producer)
 
     def mark(self, producer_id: int, epoch: int) -> None:
-        """The marker of an empty aborted transaction under a new epoch."""
         producer = self.producers.setdefault(producer_id, Producer(epoch))
         producer.epoch, producer.next_sequence, producer.recent = epoch, 0, []
         self._put(control_batch(0, producer_id, commit=False, epoch=epoch), 1)
 
     def last_sequence(self, producer_id: int) -> tuple[int, int] | None:
-        """(epoch, last sequence) as DescribeProducers tells it."""
         producer = self.producers.get(producer_id)
         if producer is None:
             return None
@@ -158,7 +148,6 @@ class TargetPartition:
         return fetched_from(self.batches, position)
 
     def records(self) -> list[records.Record]:
-        """What a consumer reads."""
         data = [batch for batch in self.batches if not wire.read_header(batch).is_control]
         return [record for batch in data for record in records.decode(batch, 2)]
 
@@ -208,7 +197,6 @@ def fetched_from(log: Sequence[bytes], position: int = 0) -> memoryview:
 
 
 def held(target: TargetPartition) -> list[tuple[object, ...]]:
-    """Key, value, headers and timestamp of each record."""
     return [(one.key, one.value, one.headers, one.timestamp_ms) for one in target.records()]
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +11,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.structs import ConsumerRecord
 
 from connect.kafka.log.committed_offsets import Committed, committed
-from tests.kit.groups import cluster_at
+from tests.kit import members
+from tests.kit.clients import cluster_at
 from tests.kit.mirror import Mirror, write_properties
 
 #: A member that is killed is missed after six seconds, a round is known of after half a one.
@@ -57,7 +56,6 @@ async def write(bootstrap: str, topic: str, numbers: range, *, keys: int = 7, pa
 
 
 async def read(bootstrap: str, topic: str) -> dict[int, list[ConsumerRecord[Any, Any]]]:
-    """All records of a topic, by partition."""
     async with AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False) as consumer:
         await consumer._client.force_metadata_update()
         partitions = [TopicPartition(topic, index) for index in consumer.partitions_for_topic(topic) or ()]
@@ -74,25 +72,16 @@ async def read(bootstrap: str, topic: str) -> dict[int, list[ConsumerRecord[Any,
 
 
 async def numbers(bootstrap: str, topic: str) -> dict[int, list[int]]:
-    """The values of a topic's records, as numbers, by partition."""
     return {index: [int(one.value) for one in found] for index, found in (await read(bootstrap, topic)).items()}
 
 
 async def stored(bootstrap: str, group: str) -> dict[tuple[str, int], Committed]:
-    """What a group has committed."""
-    cluster = cluster_at(bootstrap)
-    try:
+    async with cluster_at(bootstrap) as cluster:
         return await committed(cluster, group)
-    finally:
-        await cluster.close()
 
 
 async def until(ask: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Until it is so, or an ``AssertionError``."""
-    end = time.monotonic() + DEADLINE_S
-    while not await ask():
-        assert time.monotonic() < end, f"never: {what}"
-        await asyncio.sleep(0.3)
+    await members.until(ask, what, DEADLINE_S)
 
 
 class SpreadJudge:

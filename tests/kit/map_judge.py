@@ -1,9 +1,4 @@
-"""The offset map against brute force: both logs are read whole, and every offset is looked up in both directions.
-
-What is claimed: for every source record that still exists, the mapped target record is the same record, or, where the
-target's cleaner or retention took it, the next that survives. And of every target record the map names the source
-record that it is a copy of.
-"""
+"""The offset map against brute force: both logs are read whole, and every offset is looked up in both directions."""
 
 from __future__ import annotations
 
@@ -18,10 +13,10 @@ from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.compacted_topic import reader
 from connect.kafka.log.offsets import EARLIEST, LATEST, list_offset
-from connect.kafka.security.connection_settings import connection_settings
 from connectors.formats.types import TopicPartition
 from connectors.offset_map.reader import MapReader
 from connectors.offset_map.runs_and_chunks import MapPair, MappedOffset, OffsetLocation
+from tests.kit.clients import cluster_at
 
 #: A fault.
 UNKNOWN: Final = "a record of the target that the map does not know"
@@ -40,8 +35,6 @@ class Content(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """One partition as its readers see it."""
-
     records: dict[int, Content]
     start: int
     end: int
@@ -49,8 +42,6 @@ class Log:
 
 @dataclass(slots=True)
 class Verdict:
-    """What was found of one pair: records by how they were judged, and what is wrong, in sentences."""
-
     same: int = 0
     next_survivor: int = 0
     below: int = 0
@@ -68,16 +59,8 @@ async def judge_map(
     read_committed: bool,
     looks: int | None = None,
 ) -> Verdict:
-    """Judge the current pair of a source partition, by the map topic ``topic``, while nothing is copied.
-
-    ``read_committed``: how the flow reads its source. ``looks``: look up about so many records of a long log, spread
-    over all of it, and those on either side of a hole; None for every one.
-    """
-    ours, theirs = (
-        Cluster(connection_settings({"bootstrap.servers": one.bootstrap}, client_id="judge", where=one.name), one.name)
-        for one in (source, target)
-    )
-    try:
+    """Judge a pair at rest by the map in ``topic``; ``looks``: about so many records of a long log, None: every one."""
+    async with cluster_at(source.bootstrap) as ours, cluster_at(target.bootstrap) as theirs:
         maps = MapReader(theirs, topic, partitions=[partition])
         await maps.follow()
         pair, position = maps.current(partition), maps.position(partition)
@@ -89,9 +72,6 @@ async def judge_map(
         await _judge_forward(maps, pair, before, after, position.next_source_offset, verdict, looks)
         await _judge_reverse(maps, pair, before, after, verdict, looks)
         return verdict
-    finally:
-        await ours.close()
-        await theirs.close()
 
 
 async def read_log(cluster: Cluster, partition: TopicPartition, *, read_committed: bool) -> Log:

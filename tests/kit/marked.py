@@ -1,8 +1,4 @@
-"""Records that carry their own identity, so that a copy can be judged without the original at hand.
-
-Key: partition (i32) and sequence number in it (i64). Value: the record's timestamp (i64, ms), then a payload that
-follows from the sequence number and the size alone. Every eighth record has a header.
-"""
+"""Records with their partition, number and time in themselves: a copy can be judged without the original at hand."""
 
 from __future__ import annotations
 

@@ -13,8 +13,7 @@ QUERY: Final = (
 
 
 def masking(alias: str, other: str, target: str) -> dict[str, str]:
-    """Return the settings of the flow from ``alias``, and of the one from ``other``, the same cluster under a second
-    name, which copies what the query sends to another topic."""
+    """Settings of the flow from ``alias``, and of the one from ``other`` that copies what the query sends elsewhere."""
     flow, diverted = f"{alias}->{target}", f"{other}->{target}"
     return {
         f"{flow}.enabled": "true",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,20 +22,23 @@ SETTINGS = GroupSettings(
 )
 
 
-async def until(seen: Callable[[], object], what: str, timeout_s: float = 120.0) -> None:
-    """Look until it is so."""
+async def until(seen: Callable[[], object], what: str, timeout_s: float = 200.0) -> None:
+    """Ask until the answer, or what an awaitable returns, is true."""
     give_up_s = time.monotonic() + timeout_s
-    while not seen():
+    while True:
+        asked_s = time.monotonic()
+        answer = seen()
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if answer:
+            return
         assert time.monotonic() < give_up_s, f"not within {timeout_s:g} s: {what}"
-        await asyncio.sleep(0.01)
+        # Half of a core at most is spent on looks, for what is waited for needs it.
+        await asyncio.sleep(max(0.01, min(time.monotonic() - asked_s, 0.2)))
 
 
 class Joiner:
-    """Joins whenever the group wants it to. The leader gives each member the names and metadata of all.
-
-    ``rounds`` are those that ended with us, ``reported`` what else was heard. ``ready``: while it is not set we join no
-    round that has begun. ``lapses``: of each end of our lease, how many heartbeats had been answered by then.
-    """
+    """Joins if the group wants it and ``ready`` is set; ``lapses``: heartbeats answered at each lease's end."""
 
     def __init__(
         self,
@@ -93,19 +97,16 @@ class Joiner:
         await self._task
 
     async def join_again(self) -> None:
-        """Give up the round that is under way, and join anew."""
         await self._end()
         self._wanted.set()
         self._task = self._begin()
 
     async def leave(self) -> None:
-        """As a worker that is stopped."""
         await self._end()
         await self.member.leave("the test says so")
         await self.member.close()
 
     async def vanish(self) -> None:
-        """As a worker that was killed."""
         await self._end()
         await self.member.close()
 

@@ -48,6 +48,15 @@ PATIENT: Final[Mapping[str, str]] = {
     "lease.ms": "30000",
 }
 
+#: In the file of a flow whose groups are moved at the target within a second or two.
+FOLLOWED_GROUPS: Final[Mapping[str, str]] = {
+    "emit.checkpoints.enabled": "true",
+    "emit.checkpoints.interval.seconds": "1",
+    "sync.group.offsets.enabled": "true",
+    "sync.group.offsets.interval.seconds": "1",
+    "refresh.groups.interval.seconds": "1",
+}
+
 #: In the file of a long run: epochs that end under load, so that slices hand over.
 HANDOVERS: Final[Mapping[str, str]] = {"copy.epoch.ms": "30000"}
 
@@ -69,8 +78,7 @@ def replicated(target_nodes: int) -> dict[str, str]:
 
 
 def one_flow(us: str, eu: str, topics: str, alias: str = "us", *, tasks: int = 2) -> dict[str, str]:
-    """Return the file of a flow to the brokers ``eu`` from the brokers ``us``, which it calls ``alias``;
-    :data:`SMALL`."""
+    """The file of a flow to the brokers ``eu`` from the brokers ``us``, which it calls ``alias``; :data:`SMALL`."""
     return {
         "clusters": f"{alias}, eu",
         f"{alias}.bootstrap.servers": us,
@@ -103,14 +111,10 @@ STOP_DEADLINE_S: Final = 120.0
 _KILL_DEADLINE_S: Final = 120.0
 #: Spark's Python daemon ends by itself, once its JVM has: a moment behind the worker.
 _GONE_DEADLINE_S: Final = 120.0
-_LOG_POLL_S: Final = 0.1
 
 
 class Mirror:
-    """One mirror over its restarts. It never outlives the harness, and leaving the context kills what is left of it.
-
-    ``started`` counts the mirrors that this process has started, and no restart of one.
-    """
+    """One mirror over its restarts, which never outlives its context; ``started`` counts the mirrors, not restarts."""
 
     started: ClassVar[int] = 0
 
@@ -126,11 +130,9 @@ class Mirror:
 
     @property
     def pid(self) -> int:
-        """The worker's process id; 0 before the first start."""
         return self._pid
 
     def configure(self, properties: Mapping[str, str]) -> None:
-        """Write the file anew, for the next start."""
         write_properties(self.properties_file, properties)
 
     def start(self) -> None:
@@ -148,7 +150,6 @@ class Mirror:
         return found
 
     def leftovers(self) -> list[Member]:
-        """Processes once seen in a tree of this mirror that still run."""
         return survivors(self._members.values())
 
     def assert_gone(self) -> None:
@@ -172,7 +173,6 @@ class Mirror:
         self.reap()
 
     def reap(self) -> None:
-        """After a SIGKILL of the worker: wait for its end."""
         assert self._keeper.wait(_WORKER, _KILL_DEADLINE_S), "a killed process ends"
 
     def log_lines(self, start: int = 0) -> list[str]:
@@ -189,13 +189,12 @@ class Mirror:
             assert self.is_running, self.log_lines()[-20:]
             return next((line for line in self.log_lines(start) if all(part in line for part in parts)), "")
 
-        return wait_until(found, deadline_s, f"the log says {parts}", _LOG_POLL_S)
+        return wait_until(found, deadline_s, f"the log says {parts}")
 
     def log_end(self) -> int:
         return self.log_file.stat().st_size
 
     def resumed(self, start: int = 0) -> list[Resumed]:
-        """The partitions resumed since byte ``start`` of the log."""
         return list(resumed(self.log_lines(start)))
 
     def __enter__(self) -> Self:

@@ -1,7 +1,4 @@
-"""MirrorSource in a group of two workers of ours, made over REST by Java's names, struck under load.
-
-A worker is killed, or stopped and started again, by the same version of the programs or by another one.
-"""
+"""MirrorSource in a group of two workers of ours, made over REST by Java's names, struck under load."""
 
 from __future__ import annotations
 
@@ -30,7 +27,6 @@ _CLASS: Final = "org.apache.kafka.connect.mirror.MirrorSourceConnector"
 _BYTES: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
 #: Connector and tasks.
 _PARTS: Final = 3
-_POLL_S: Final = 0.2
 _CATCH_UP_STEP_S: Final = 1.0
 
 
@@ -82,10 +78,7 @@ class Turn:
 
 
 class MirrorGroup:
-    """Two clusters, load, two workers on the target's, and a checker; use as a context manager.
-
-    Topics are named after ``name``, which is the source's alias too, so that clusters can be shared.
-    """
+    """Two clusters, load, two workers on the target's, and a checker; topics and alias are named after ``name``."""
 
     def __init__(
         self,
@@ -135,7 +128,6 @@ class MirrorGroup:
         self._exits.close()
 
     def set_going(self) -> None:
-        """Make the connector by one worker, and wait until both copy and have caught up once."""
         config = {
             "connector.class": _CLASS,
             "tasks.max": "2",
@@ -162,13 +154,11 @@ class MirrorGroup:
         return {part: self._netlocs.get(at, at) for part, at in self.rest(asked).owners().items()}
 
     def settle(self) -> None:
-        """Until each worker runs a task."""
-
         def is_settled() -> bool:
             tasks = {part: at for part, at in self.owners("a").items() if part != self._name}
             return len(tasks) == _PARTS - 1 and set(tasks.values()) == set(self.workers)
 
-        wait_until(is_settled, DEADLINE_S, "each worker runs a task of the mirror", _POLL_S)
+        wait_until(is_settled, DEADLINE_S, "each worker runs a task of the mirror")
 
     def kill(self, victim: str) -> Blow:
         """SIGKILL of one worker; the other one takes it all, and catches up."""
@@ -182,14 +172,13 @@ class MirrorGroup:
             lambda: set(self.owners(heir).values()) == {heir} and len(self.owners(heir)) == _PARTS,
             DEADLINE_S,
             f"the mirror runs on {heir} alone",
-            _POLL_S,
         )
         running_s = time.monotonic() - at_s
         comparison = self._caught_up()
         caught_up_s = time.monotonic() - at_s
         found = self._resumed_since(ends, [heir])
         faults = [f"at-least-once fallback: {each.line}" for each in found if each.at_least_once]
-        wait_until(lambda: not survivors(doomed), DEADLINE_S, "nothing is left of a killed worker", _POLL_S)
+        wait_until(lambda: not survivors(doomed), DEADLINE_S, "nothing is left of a killed worker")
         return Blow(victim, running_s, caught_up_s, found, comparison, tuple(faults + faults_of(comparison)))
 
     def turn(self, name: str, what: str, programs: Path) -> Turn:
@@ -215,7 +204,6 @@ class MirrorGroup:
         return Turn(what, name, *times, found, comparison, tuple(faults))
 
     def bring_back(self, victim: str) -> None:
-        """Until it has its task again, and copies."""
         self.workers[victim].start()
         self.workers[victim].await_ready(DEADLINE_S)
         self.settle()
@@ -238,7 +226,6 @@ class MirrorGroup:
         return [str(part) for part in (status["connector"], *status["tasks"]) if part["state"] == "FAILED"]
 
     def stop(self) -> Sequence[str]:
-        """End the load, let the mirror copy the rest, SIGTERM to who runs, compare a last time."""
         self.writer.stop()
         self._caught_up()
         faults = []
@@ -248,7 +235,7 @@ class MirrorGroup:
             self.lateness.look(worker.url, worker.log)
             if code := worker.stop():
                 faults.append(f"worker {name} ended with exit code {code} after SIGTERM")
-        wait_until(lambda: not survivors(processes), DEADLINE_S, "nothing is left of the workers", _POLL_S)
+        wait_until(lambda: not survivors(processes), DEADLINE_S, "nothing is left of the workers")
         report = self._runner.run(self._checker.check())
         return faults if report.is_exact else [*faults, report.summary()]
 

@@ -1,7 +1,4 @@
-"""Consumers that move from one cluster to another while topics are written: what each processed where, by record.
-
-Each record of a feed has a value of its own, so that «every record once» is counted and not concluded from offsets.
-"""
+"""Consumers that move from one cluster to another while topics are written: each record has a value of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
 from tests.kit.java_client import DEFAULT, IDENTITY
-from tests.kit.mirror import CALM, SMALL
+from tests.kit.mirror import CALM, FOLLOWED_GROUPS, SMALL
 from tests.kit.topics import make_topics
 
 #: Far less than positions take to be stored: whoever looks while producers write sees records that wait, always.
@@ -66,11 +63,7 @@ def two_flows(us: str, eu: str, name: str) -> Mapping[str, str]:
         "groups": f"{name}-.*",
         **SMALL,
         **CALM,
-        "emit.checkpoints.enabled": "true",
-        "emit.checkpoints.interval.seconds": "1",
-        "sync.group.offsets.enabled": "true",
-        "sync.group.offsets.interval.seconds": "1",
-        "refresh.groups.interval.seconds": "1",
+        **FOLLOWED_GROUPS,
         **{f"{flow.alias}.bootstrap.servers": us for flow in flows},
         **{f"{flow.alias}.consumer.isolation.level": "read_committed" for flow in flows},
         **{f"{flow.alias}->eu.enabled": "true" for flow in flows},
@@ -89,8 +82,7 @@ class Processed(NamedTuple):
 
 
 class Feed:
-    """Three topics of one partition on ``bootstrap``: plain records, transactions every other of which is aborted, and
-    keys that are written again and again and compacted."""
+    """Three topics of one partition: plain, transactional with every other one aborted, and compacted."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
         self._bootstrap = bootstrap
@@ -118,7 +110,6 @@ class Feed:
                 await asyncio.sleep(pause_s)
 
     async def load(self) -> None:
-        """Go on until it is stopped."""
         await self.write(1_000_000, _PAUSE_S)
 
     def stop(self) -> None:
@@ -165,7 +156,6 @@ class Mover:
         await commit(bootstrap, self.group, self.left, f"left by {self.group}")
 
     def copy(self) -> Mover:
-        """Another that has processed the same."""
         return Mover(self.group, {kind: list(seen) for kind, seen in self.seen.items()}, dict(self.left))
 
 
@@ -206,10 +196,7 @@ async def end_of(bootstrap: str, topic: str) -> int:
 
 
 def not_once(processed: Sequence[Processed], written: Sequence[Processed], *, is_compacted: bool) -> list[str]:
-    """What was not processed once of ``written``, in sentences; nothing where all was.
-
-    Of a compacted topic a record may be passed over where a later one of its key was processed.
-    """
+    """What was not processed once of ``written``, in sentences; a compacted record may give way to a later one."""
     counts = Counter(processed)
     faults = [f"{one.value!r} was processed {count} times" for one, count in counts.items() if count > 1]
     place = {one: at for at, one in enumerate(written)}

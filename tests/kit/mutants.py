@@ -1,8 +1,4 @@
-"""``make mutants``: change one place of a pure module at a time, and see whether its unit tests notice.
-
-A seed chooses the places. A change that no test notices survives. The run fails if more than a tenth of those that can
-alter a result survive, or one in the modules of ``_NONE_SURVIVES``.
-"""
+"""``make mutants``: change places of pure modules, chosen by a seed; do the unit tests notice nine of ten?"""
 
 from __future__ import annotations
 
@@ -131,8 +127,7 @@ class Mutant:
 
 
 def mutants(module: str, source: str) -> Iterator[Mutant]:
-    """Each change of a module: comparisons and their bounds, ``and`` and ``or``, ``not``, ``+`` and ``-``, ``min`` and
-    ``max``, whole numbers, and statements left out. Annotations, logging, messages and declarations are left alone."""
+    """Each change of a module's conditions, arithmetic, numbers and statements; messages and declarations stay."""
     tree = ast.parse(source)
     skipped = {id(inner) for node in ast.walk(tree) for outer in _left_alone(node) for inner in ast.walk(outer)}
     raw, starts = source.encode(), [0]
@@ -207,8 +202,7 @@ def _changes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _preload(tests: Iterable[str]) -> list[FunctionType]:
-    """Import the tests and what they need, so that a fork has it; return all functions. Of hypothesis the tests get a
-    few examples, the same each time."""
+    """Import the tests and what they need, so that a fork has it, with hypothesis tamed; return all functions."""
     phases, slow = (Phase.explicit, Phase.generate), [HealthCheck.too_slow]
     settings.register_profile(
         "mutants", deadline=None, derandomize=True, max_examples=50, phases=phases, suppress_health_check=slow
@@ -238,8 +232,7 @@ def _codes(code: CodeType) -> Iterator[tuple[str, CodeType]]:
 
 
 def _start(functions: Iterable[FunctionType], module: str, text: str, most_s: int) -> int:
-    """Run the tests of a module with this text of it in a fork; return its process id. The fork ends with 0 if no test
-    notices, and with a signal if the tests take more than ``most_s`` of the processor."""
+    """Run a module's tests with this text in a fork; return its pid. It ends with 0 if no test notices."""
     pid = os.fork()
     if pid:
         return pid
@@ -260,8 +253,7 @@ def _tests_of(module: str) -> list[str]:
 def _ends(
     functions: Iterable[FunctionType], texts: Iterable[tuple[str, str, int]], processes: int
 ) -> Iterator[tuple[int, bool, float]]:
-    """Run the tests for each (module, text, most seconds of the processor). Yield, as each ends, its index, whether a
-    test notices, and the seconds."""
+    """Run the tests for each (module, text, CPU seconds); yield index, whether a test notices, and the seconds."""
     running: dict[int, int] = {}
     for index, one in enumerate(texts):
         running[_start(functions, *one)] = index

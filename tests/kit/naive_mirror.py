@@ -1,8 +1,4 @@
-"""A mirror that is wrong on purpose: it trusts the target's end offset to tell what has arrived.
-
-Same command line and process roles as the real one as far as the kill run looks: a worker, a daemon below it, and below
-that the process that copies. It survives plain kills, which is the point: a judge that lets it pass judges nothing.
-"""
+"""A mirror that is wrong on purpose, and survives plain kills: it trusts the target's end to tell what has arrived."""
 
 from __future__ import annotations
 
@@ -33,7 +29,6 @@ def _die_with_parent() -> None:
 
 
 def _keep_running(command: list[str]) -> None:
-    """Start a child again whenever it ends, until SIGTERM."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     while True:
         with subprocess.Popen(command) as child:
@@ -68,7 +63,6 @@ async def _copy(settings: dict[str, str]) -> None:
 
 
 async def _settled_ends(target: AIOKafkaConsumer, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """Where partitions end once that has stood still for a while."""
     ends, since_s = dict[TopicPartition, int](), time.monotonic()
     while time.monotonic() < since_s + _STILL_S:
         if (now := await target.end_offsets(partitions)) != ends:

@@ -57,7 +57,6 @@ class NumberWatch(Follower):
             return {flow: _since(seen, since_s) for flow, seen in self._seen.items()}
 
     def faults(self) -> list[str]:
-        """What is missing: a number that never came although a later one did."""
         with self._lock:
             self._check()
             found = []
@@ -69,7 +68,6 @@ class NumberWatch(Follower):
             return found
 
     def counts(self) -> tuple[int, int]:
-        """Records, and how many of them had come before."""
         with self._lock:
             records = sum(len(seen.numbers) for seen in self._seen.values())
             return records, records - sum(len(set(seen.numbers)) for seen in self._seen.values())
@@ -95,7 +93,6 @@ class NumberWatch(Follower):
 
 
 def missing(numbers: Iterable[int]) -> int:
-    """How many from 0 to the highest are not among them."""
     there = set(numbers)
     return max(there) + 1 - len(there)
 

@@ -1,9 +1,4 @@
-"""A connector for workers under test: each task counts, one record a number, and says who made it and when.
-
-A plugin like anybody's: :func:`environment` makes it known to a worker by a small folder on its path that looks like
-an installed package. Counting goes on where the stored offset stands, so whatever is lost between two tasks shows as a
-gap, and whatever was done twice as a number that comes again.
-"""
+"""A connector for workers under test: each task counts, so that a gap or a repetition in its topic shows at once."""
 
 from __future__ import annotations
 
@@ -32,8 +27,6 @@ _METADATA: Final = "Metadata-Version: 2.1\nName: heliograph-numbers\nVersion: 1.
 
 
 class NumberSource(SourceConnector):
-    """As many tasks as it may have."""
-
     _props: Props
 
     @classmethod

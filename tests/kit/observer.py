@@ -1,7 +1,4 @@
-"""A reader that follows topics of one cluster while they are written, and keeps of each record what tells it apart.
-
-What a log loses later, to retention or compaction, has been seen here: that is the truth a copy is judged by.
-"""
+"""A reader that follows topics while they are written: what a log loses later has been seen here."""
 
 from __future__ import annotations
 
@@ -25,8 +22,7 @@ class Observer:
     def __init__(
         self, bootstrap: str, *, committed: bool, dropped: str | None = None, skips_deleted: bool = False
     ) -> None:
-        """``committed``: what was aborted, or is not committed yet, is not seen. ``dropped``: nor is a record with a
-        header of that name. ``skips_deleted``: nor what is deleted before it is committed; a copy of it is strange."""
+        """Records with a header ``dropped`` are not seen; ``skips_deleted``: nor what is deleted uncommitted."""
         self._dropped = dropped
         self._reader = LogReader(bootstrap, self._take, committed=committed, skips_deleted=skips_deleted)
         self._reading = asyncio.Lock()

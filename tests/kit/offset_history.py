@@ -1,9 +1,4 @@
-"""What became of the offsets of groups that operators have moved, by the target's ``__consumer_offsets``: nothing newer
-may be changed, and no record skipped.
-
-The log has each change in the brokers' order. What was committed in a transaction is an operator's; a trace of each
-operator (:mod:`tests.kit.operators`) says what it had been told before.
-"""
+"""What became of the offsets of moved groups, by ``__consumer_offsets``: nothing newer changed, no record skipped."""
 
 from __future__ import annotations
 
@@ -16,9 +11,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from connect.kafka.cluster import Cluster
 from connect.kafka.log.offsets import LATEST, READ_COMMITTED, list_offsets
-from connect.kafka.security.connection_settings import connection_settings
+from tests.kit.clients import cluster_at
 from tests.kit.log_reader import reading
 from tests.kit.operators import Partition, Ran, Seen
 
@@ -30,8 +24,7 @@ Records = Mapping[Partition, Sequence[int]]  # offsets: the nth record is the nt
 
 
 class Change(NamedTuple):
-    """``offset`` None: there is none from then on; ``writer``: the producer of a transaction, None for a consumer, and
-    for what was deleted."""
+    """``offset`` None: none from then on; ``writer``: the producer of a transaction, None for a consumer."""
 
     at: int
     offset: int | None
@@ -44,8 +37,7 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class Moved:
-    """What was done in one flow, whose topics are ``<alias>.<topic>`` at the target. ``read``: how far consumers have
-    read at the source, by place there, with when they began."""
+    """What was done in one flow; ``read``: how far consumers have read at the source, with when they began."""
 
     alias: str
     ran: list[Ran] = field(default_factory=list)
@@ -80,15 +72,12 @@ async def read_history(bootstrap: str) -> dict[Place, list[Change]]:
                 changes.setdefault(place, []).append(Change(record.offset, offset, writer))
 
     partitions = [(_OFFSETS, index) for index in range(_OFFSETS_PARTITIONS)]
-    cluster = Cluster(connection_settings({"bootstrap.servers": bootstrap}, client_id="judge", where="the judge"))
-    try:
+    async with cluster_at(bootstrap) as cluster:
         async with asyncio.timeout(_DEADLINE_S):
             while await list_offsets(cluster, partitions, LATEST) != await list_offsets(  # noqa: ASYNC110
                 cluster, partitions, LATEST, READ_COMMITTED
             ):
                 await asyncio.sleep(0.5)
-    finally:
-        await cluster.close()
     async with reading(bootstrap, take, {_OFFSETS: _OFFSETS_PARTITIONS}) as reader:
         await reader.read_to_end()
     return changes
@@ -153,8 +142,7 @@ def _changed_newer(
     before: Sequence[Seen],
     history: Mapping[Place, Sequence[Change]],
 ) -> Iterator[str]:
-    """A consumer's commit may be changed by who was told of it; by an undo only if none of the group's places has gone
-    on from what a move had found or left there."""
+    """A commit may be changed by who was told of it; by an undo only if the group has not gone on."""
     new = changes[at].offset
     if ran.command == "undo":
         for other, rows in history.items():
@@ -186,8 +174,7 @@ def _skipped(
     known: tuple[Ran, Sequence[Seen], float],
     source: Records,
 ) -> Iterator[str]:
-    """``read``: the records up to which consumers had read at the target. A group may not go on beyond what it has
-    read; if the source answers, it goes on at the very record that it would have read there."""
+    """A group may not go on beyond what it has ``read``; if the source answers, it goes on at that very record."""
     group, origin = place[0], (place[1].removeprefix(f"{moved.alias}."), place[2])
     ran, before, asked_s = known
     at_source = [offset for at_s, offset in moved.read.get((group, *origin), ()) if at_s <= asked_s]

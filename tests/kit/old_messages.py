@@ -8,8 +8,7 @@ from typing import Any, Final
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from kafka.protocol.producer.produce import ProduceRequest
 
-from connect.kafka.cluster import Cluster
-from connect.kafka.security.connection_settings import connection_settings
+from tests.kit.clients import cluster_at
 
 #: What a topic of an old broker needs as ``message.format.version`` to keep them as they come, by magic.
 FORMATS: Final = {0: "0.9.0", 1: "0.10.0"}
@@ -22,9 +21,7 @@ _VERSION_AND_ACKS: Final = struct.Struct(">hi")
 
 async def write_old(bootstrap: str, topic: str, magic: int, sets: int, records: int) -> int:
     """Message sets of every codec in turn, each of ``records``, to partition 0; how many records that makes."""
-    settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="old-writer", where="the source")
-    cluster = Cluster(settings)
-    try:
+    async with cluster_at(bootstrap) as cluster:
         leader = (await cluster.topics({topic})).leader(topic, 0)
         assert leader is not None, f"{topic}-0 has no leader"
         connection = await cluster.connection(leader)
@@ -33,8 +30,6 @@ async def write_old(bootstrap: str, topic: str, magic: int, sets: int, records: 
             built = _set(magic, codecs[number % len(codecs)], number * records, records)
             await _produce(connection, topic, magic, built)
         return sets * records
-    finally:
-        await cluster.close()
 
 
 def _set(magic: int, codec: int, first: int, count: int) -> bytes:

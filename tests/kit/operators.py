@@ -1,10 +1,4 @@
-"""``heliograph`` as an operator runs it, killed or suspended at one of its acts, and a trace of what it saw and did.
-
-    python -m tests.kit.operators trace.jsonl 7 SIGSTOP failover mm2.properties --to eu ...
-
-The second says at which act (see :mod:`tests.kit.dying`), or is - for none. The trace has a line for each group whose
-offsets the process was told, or was to commit in a transaction (-1: none); it is whole up to a kill.
-"""
+"""``python -m tests.kit.operators TRACE ACT SIGNAL COMMAND ...``: ``heliograph`` as an operator, traced and struck."""
 
 from __future__ import annotations
 
@@ -88,7 +82,6 @@ async def run(
 
 
 async def _has_ended(process: asyncio.subprocess.Process) -> bool:
-    """Looks for a moment."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_POLL_S):
             await process.wait()
@@ -109,7 +102,6 @@ def _read(trace: Path) -> Iterator[Seen]:
 
 
 def _trace_into(file: Path) -> None:
-    """From now on."""
     lines = file.open("a", buffering=1)
     call = Connection.call
 

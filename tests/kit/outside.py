@@ -1,8 +1,4 @@
-"""Two clusters with TLS, SASL and an authorizer, and a source with every kind of topic in 2,000 partitions.
-
-The mirror is a user of both who may do what docs/security.md names, and nothing else. Whoever looks comes through the
-plaintext listener, as a superuser, with stock clients.
-"""
+"""Two secured clusters with 2,000 partitions of every kind; the mirror may do what docs/security.md names alone."""
 
 from __future__ import annotations
 
@@ -19,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
-from kafka.admin import KafkaAdminClient
 
 from connect.embedded.brokers import QUICK_JVM, KafkaCluster
+from tests.kit.clients import stock_admin
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.rules import Guarded
 from tests.kit.secured import Secured, as_lines, start_secured
@@ -126,8 +122,7 @@ def bulk() -> dict[str, int]:
 
 
 def rights(alias: str, other: str, user: str, topics: str, other_topics: str) -> list[str]:
-    """What the mirror may do on cluster ``alias``, as a source of ``topics`` and a target of ``other_topics``
-    (prefixes): the tables of docs/security.md, line by line."""
+    """What the mirror may do on cluster ``alias``: the tables of docs/security.md, line by line."""
     store = [f"mm2-{name}.{other}.internal" for name in ("offsets", "offset-map", "configs", "status")]
     written = ("CREATE", "WRITE", "READ", "DESCRIBE", "DESCRIBE_CONFIGS")
     lines = [f"ALLOW {one} {user} TOPIC PREFIXED {topics}" for one in ("READ", "DESCRIBE", "DESCRIBE_CONFIGS")]
@@ -197,7 +192,6 @@ class Outside:
                 )
 
     async def write_transactions(self, topic: Topic) -> None:
-        """Four transactions, of which every other one is aborted."""
         producer = AIOKafkaProducer(bootstrap_servers=self.us.bootstrap, transactional_id="outside")
         async with producer:
             for number in range(4):
@@ -210,7 +204,6 @@ class Outside:
                 await (producer.commit_transaction() if number % 2 else producer.abort_transaction())
 
     async def write_bulk(self) -> None:
-        """A record to every partition."""
         async with _producer(self.us, "none") as producer:
             for name, count in bulk().items():
                 for index in range(count):
@@ -249,21 +242,11 @@ def outside(folder: Path) -> Iterator[Outside]:
             started = start_secured(name, folder / name, config=_GUARDED, jvm_options=(*QUICK_JVM, _HEAP))
             secured.append(exits.enter_context(started))
         us, eu = secured
-        stocks = [Stock(each.cluster) for each in secured]
-        admins = [KafkaAdminClient(bootstrap_servers=each.cluster.bootstrap) for each in secured]
-        for each in (*admins, *stocks):
-            exits.callback(each.close)
+        stocks = [exits.enter_context(contextlib.closing(Stock(each.cluster))) for each in secured]
+        rules = [Guarded(each.cluster, exits.enter_context(stock_admin(each.cluster.bootstrap))) for each in secured]
         mirror = exits.enter_context(Mirror(_properties(us, eu), folder))
         users = ("User:bob", "User:CN=client")
-        found = Outside(
-            us.cluster,
-            eu.cluster,
-            mirror,
-            stocks[0],
-            stocks[1],
-            Guarded(us.cluster, admins[0]),
-            Guarded(eu.cluster, admins[1]),
-        )
+        found = Outside(us.cluster, eu.cluster, mirror, stocks[0], stocks[1], rules[0], rules[1])
         found.us_rules.add(*rights("us", "eu", users[0], PREFIX, BACK))
         found.eu_rules.add(*rights("eu", "us", users[1], BACK, PREFIX))
         asyncio.run(_fill(found))

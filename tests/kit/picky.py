@@ -16,11 +16,7 @@ INVALID_RECORD = 87
 
 @dataclass
 class PickyTarget(TargetPartition):
-    """The rules of Kafka's ``LogValidator``, which come before those of sequences.
-
-    ``max_bytes`` is for the batch as it is stored: without its codec if ``inflates`` (a ``compression.type`` of its
-    own). ``lists_records``: answers name the records at fault, as from Produce 8 on.
-    """
+    """Kafka's ``LogValidator``; ``max_bytes`` without codec if ``inflates``; Produce 8 ``lists_records``."""
 
     max_bytes: int = 2**30
     inflates: bool = False

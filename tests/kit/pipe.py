@@ -1,7 +1,4 @@
-"""One direction of a proxied connection: an ordered queue of bytes between two sockets, and what may befall them.
-
-Lives on the proxy's loop and nowhere else. Nothing is ever reordered: a fault delays, keeps, or ends the stream.
-"""
+"""One direction of a proxied connection: bytes that a fault delays, keeps or ends, and never reorders."""
 
 from __future__ import annotations
 
@@ -40,12 +37,7 @@ class Weather:
 
 
 class Pipe:
-    """Takes chunks from a source socket in order and hands them to a target socket, as the faults allow.
-
-    ``allowance`` says before a chunk passes how many of so many bytes may; ``on_passed`` hears of each that did and
-    ``on_ended`` of the end that followed the last.
-    Invariant: bytes in = bytes passed + bytes kept + bytes dropped by a cut.
-    """
+    """Chunks from source to target socket; invariant: bytes in = passed + kept + dropped by a cut."""
 
     def __init__(
         self,
@@ -80,7 +72,6 @@ class Pipe:
         self.dropped_bytes = 0
 
     def feed(self, data: bytes) -> None:
-        """Bytes from the source."""
         if self.ended:
             self.dropped_bytes += len(data)
             return
@@ -102,7 +93,6 @@ class Pipe:
         self._on_ended()
 
     def drop(self) -> None:
-        """End the stream here and now: what is kept is lost."""
         self.ended = True
         self._queue.clear()
         self.dropped_bytes += self.kept_bytes
@@ -111,7 +101,6 @@ class Pipe:
         self._regulate_source()
 
     def pump(self) -> None:
-        """Pass what may pass now, and arrange to be called for the rest."""
         self._cancel_timer()
         while self._queue and self._may_pass():
             due = max(self._queue[0][0], self._next_free_at)
@@ -127,7 +116,6 @@ class Pipe:
             self._on_ended()
 
     def end_target(self) -> None:
-        """Tell the target that nothing more comes."""
         if self.target is None or self.target.is_closing():
             return
         try:

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import psutil
 
 _POLL_S: Final = 0.03
-_COSTLY_POLL_S: Final = 0.2
+_LONGEST_POLL_S: Final = 0.2
 #: Spark's own daemon of Python workers, and ours in its place (``spark.python.daemon.module``); and those of versions
 #: before, which upgrade runs start.
 _DAEMONS: Final = (
@@ -29,19 +29,19 @@ class DeadlinePassed(AssertionError):
     """What a test waited for did not come."""
 
 
-def wait_until(condition: Callable[[], T], deadline_s: float, what: str, poll_s: float = _POLL_S) -> T:
+def wait_until(condition: Callable[[], T], deadline_s: float, what: str) -> T:
     """The first true answer of ``condition``; :class:`DeadlinePassed` saying ``what`` and the last answer."""
-    end = time.monotonic() + deadline_s
+    first_s = time.monotonic()
     while True:
         began_s = time.monotonic()
         answer = condition()
         if answer:
             return answer
         now_s = time.monotonic()
-        if now_s > end:
+        if now_s > first_s + deadline_s:
             raise DeadlinePassed(f"waited {deadline_s:g} s in vain until {what} (last answer: {answer!r:.200})")
-        # Half of a core at most is spent on looks, for what is waited for needs it.
-        time.sleep(max(poll_s, min(now_s - began_s, _COSTLY_POLL_S)))
+        # Half of a core at most is spent on looks, because what is waited for needs it; a long wait has fewer.
+        time.sleep(max(_POLL_S, min(max(now_s - began_s, (now_s - first_s) / 10), _LONGEST_POLL_S)))
 
 
 def soonest_s(succeeds: Callable[[], object]) -> float:
@@ -55,8 +55,6 @@ def soonest_s(succeeds: Callable[[], object]) -> float:
 
 
 class Role(enum.Enum):
-    """What a process of the mirror's tree is."""
-
     WORKER = "worker"
     SPARK_DRIVER = "spark driver child"
     SPARK_JVM = "spark jvm"

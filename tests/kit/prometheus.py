@@ -77,7 +77,7 @@ def started(target: str, directory: Path) -> Iterator[Prometheus]:
     with (directory / "prometheus.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         try:
-            wait_until(lambda: _is_ready(address), _START_S, "Prometheus is ready", 0.2)
+            wait_until(lambda: _is_ready(address), _START_S, "Prometheus is ready")
             yield Prometheus(f"http://{address}")
         finally:
             process.kill()

@@ -20,10 +20,7 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True)
 class ConnectionState:
-    """A connection as it stood when asked: who it is from, what was asked on it, and where its bytes are.
-
-    A side is open while it may still send.
-    """
+    """A connection as it stood when asked; a side is open while it may still send."""
 
     index: int
     client_port: int
@@ -83,11 +80,7 @@ class ProxiedConnection:
         await self._finished
 
     def cut(self, deliver: Direction | None = None) -> None:
-        """Reset both sides; ``deliver``: what was passed in that direction still arrives, with an orderly end.
-
-        That side is read on until its peer ends: a socket that is closed with something unread in it takes back what it
-        was still sending.
-        """
+        """Reset both sides, but in ``deliver`` all passed arrives first: a socket closed unread takes it back."""
         for direction, pipe in self.pipes.items():
             pipe.drop()
             target = pipe.target
@@ -106,11 +99,7 @@ class ProxiedConnection:
         self._forget_when_gone()
 
     def settle(self) -> None:
-        """Close the sockets that have nothing more to bring or to take.
-
-        The broker's stays until the broker itself ends it: it may still be at work on the requests of a client that
-        was killed, and a socket closed under it would spare it some.
-        """
+        """Close idle sockets; the broker's once it ends itself: it may still work on a dead client's requests."""
         requests, answers = (self.pipes[Direction.REQUESTS], self.pipes[Direction.ANSWERS])
         if answers.ended and (self.client_side.saw_end or self.broker_side.closed):
             self.client_side.close()
@@ -118,7 +107,6 @@ class ProxiedConnection:
             self.broker_side.close()
 
     def unread_bytes(self, direction: Direction) -> int:
-        """What waits in the kernel for a sender that is not read."""
         source = self.pipes[direction].source
         if source is None or source.is_closing():
             return 0
@@ -146,8 +134,6 @@ class ProxiedConnection:
 
 
 class Side(asyncio.Protocol):
-    """One socket of a connection."""
-
     def __init__(self, connection: ProxiedConnection, sends: Direction) -> None:
         self._connection = connection
         self._transport: asyncio.Transport | None = None

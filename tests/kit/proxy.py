@@ -1,10 +1,4 @@
-"""A TCP proxy that stands between a Kafka client and a broker and makes the network's failures on purpose.
-
-What a broker cannot be made to do, the path to it can: keep bytes and let them go when somebody else has looked,
-cut at an exact byte, stall, close one half, be slow. The proxy runs an asyncio loop in a thread of its own, so a
-test of any kind (or a harness that blocks) steers it through plain calls. It knows one thing about Kafka, the head of
-a request, so that connections can be told apart by client id and by what was asked on them.
-"""
+"""A TCP proxy between a Kafka client and a broker that makes the network's failures on purpose, in its own thread."""
 
 from __future__ import annotations
 
@@ -30,7 +24,6 @@ Where = Callable[[ConnectionState], bool]
 
 
 def everywhere(_: ConnectionState) -> bool:
-    """Every connection."""
     return True
 
 
@@ -47,10 +40,7 @@ class _Tripwire:
 
 
 class FaultProxy:
-    """Listens on 127.0.0.1 and passes everything to one upstream address, until told otherwise.
-
-    The same seed and the same traffic give the same faults. All methods may be called from any thread.
-    """
+    """Passes 127.0.0.1 to one upstream address, until told otherwise, alike for a seed; called from any thread."""
 
     def __init__(self, host: str, port: int, seed: int) -> None:
         self._upstream = (host, port)
@@ -70,10 +60,7 @@ class FaultProxy:
 
     @classmethod
     def start(cls, host: str, port: int, *, listen_port: int = 0, seed: int = 0) -> Self:
-        """A running proxy before ``host:port``; ``OSError`` if ``listen_port`` is taken.
-
-        Without one it takes a port that no outgoing connection can take while it refuses.
-        """
+        """A running proxy before ``host:port``; ``OSError`` if ``listen_port`` is taken; none: an uncommon one."""
         proxy = cls(host, port, seed)
         proxy._thread.start()
         try:
@@ -93,14 +80,10 @@ class FaultProxy:
     def hold(
         self, direction: Direction = Direction.REQUESTS, where: Where = everywhere, *, new_too: bool = False
     ) -> int:
-        """Take the bytes and keep them, also when their sender is killed meanwhile; how many connections were held.
-
-        ``new_too``: hold connections made from now on as well; else a successor's pass.
-        """
+        """Keep the bytes even if their sender dies; how many connections. ``new_too``: a successor's as well."""
         return self._call(self._hold(direction, where, new_too))
 
     def release(self, where: Where = everywhere) -> None:
-        """Pass on what was held, in order, and hold no more."""
         self._call(self._release(where))
 
     def stall(self, direction: Direction = Direction.REQUESTS, where: Where = everywhere) -> None:
@@ -123,8 +106,7 @@ class FaultProxy:
     def half_close_after(
         self, count_bytes: int, direction: Direction = Direction.REQUESTS, where: Where = everywhere
     ) -> threading.Event:
-        """Let exactly so many more bytes pass, then end (FIN) that direction of the connection that carried the last
-        one: what its sender still sends is lost. The other direction goes on; set when done."""
+        """Let so many more bytes pass, then end (FIN) that direction of their connection; set when done."""
         return self._call(self._arm(_Tripwire(direction, count_bytes, where, "half-close")))
 
     def hold_after(
@@ -140,15 +122,12 @@ class FaultProxy:
         return self._call(self._arm(_Tripwire(direction, count_bytes, where, "stall")))
 
     def delay(self, direction: Direction, delay_ms: float, jitter_ms: float = 0.0) -> None:
-        """Bytes arrive so much later, order kept."""
         self._call(self._set_weather(direction, delay_ms=delay_ms, jitter_ms=jitter_ms))
 
     def limit(self, direction: Direction, bytes_per_s: float | None) -> None:
-        """So many bytes a second on each connection; None ends it."""
         self._call(self._set_weather(direction, bytes_per_s=bytes_per_s))
 
     def refuse(self) -> None:
-        """Take no new connections (nobody listens) until :meth:`accept`."""
         self._call(self._refuse())
 
     def accept(self) -> None:
@@ -159,7 +138,6 @@ class FaultProxy:
         return self._call(self._states())
 
     def passed_bytes(self, direction: Direction) -> int:
-        """Over all connections there ever were."""
         return self._call(self._passed(direction))
 
     def dropped_bytes(self) -> int:
@@ -179,7 +157,6 @@ class FaultProxy:
         return self._call(self._unread(direction, where))
 
     def accepted(self) -> int:
-        """How many connections there ever were."""
         return self._call(self._count_accepted())
 
     def close(self) -> None:

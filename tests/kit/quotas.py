@@ -9,7 +9,7 @@ from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest, Describ
 
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
-from connect.kafka.security.connection_settings import connection_settings
+from tests.kit.clients import cluster_at
 
 _DEADLINE_S = 180.0
 
@@ -26,22 +26,17 @@ WRITING = Quota("connector-producer-MirrorSourceConnector-0", "producer_byte_rat
 
 
 async def set_quota(brokers: KafkaCluster, quota: Quota, bytes_per_s: int, *, remove: bool = False) -> None:
-    """Set or remove a quota, and wait until the broker knows."""
     request = AlterClientQuotasRequest
     entity = request.EntryData.EntityData(entity_type="client-id", entity_name=quota.client_id)
     change = request.EntryData.OpData(key=quota.key, value=float(bytes_per_s), remove=remove)
     entry = request.EntryData(entity=[entity], ops=[change])
-    settings = connection_settings({"bootstrap.servers": brokers.bootstrap}, client_id="quotas", where="test")
-    cluster = Cluster(settings)
-    try:
+    async with cluster_at(brokers.bootstrap) as cluster:
         connection = await cluster.any_connection()
         answer = await connection.call(request(entries=[entry], validate_only=False))
         assert [row.error_code for row in answer.entries] == [0]
         async with asyncio.timeout(_DEADLINE_S):
             while await _is_known(cluster, quota) is remove:
                 pass  # each look asks the broker, which takes its time
-    finally:
-        await cluster.close()
 
 
 async def _is_known(cluster: Cluster, quota: Quota) -> bool:

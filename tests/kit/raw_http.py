@@ -35,10 +35,7 @@ class Raw:
 async def connected(
     port: int, *, limit: int = 1 << 16, first: bytes = b""
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection, closed at the end whatever became of it. ``limit``: how much is read ahead.
-
-    ``first`` has been sent before the server's loop hears of the connection.
-    """
+    """A connection of limited read-ahead; ``first`` is sent before the server's loop hears of it."""
     dialled = socket.create_connection(("127.0.0.1", port))
     dialled.sendall(first)
     reader, writer = await asyncio.open_connection(sock=dialled, limit=limit)
@@ -51,7 +48,6 @@ async def connected(
 
 
 async def exchange(port: int, data: bytes) -> Raw:
-    """Send these bytes on a connection of their own and read the answer."""
     async with connected(port) as (reader, writer), asyncio.timeout(_PATIENCE_S):
         writer.write(data)
         await writer.drain()

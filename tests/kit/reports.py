@@ -11,8 +11,6 @@ from typing import Any, ClassVar, Protocol
 
 
 class Report(Protocol):
-    """A dataclass."""
-
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def markdown(self) -> str: ...

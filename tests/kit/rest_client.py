@@ -12,7 +12,6 @@ from tests.kit.processes import wait_until
 
 _TIMEOUT_S: Final = 100.0
 _REBALANCE_DEADLINE_S: Final = 120.0
-_POLL_S: Final = 0.1
 _CONFLICT: Final = 409
 #: Java's words, under 500, for requests that it does not forward.
 _REBALANCE: Final = "because a rebalance is expected"
@@ -33,7 +32,7 @@ class RestClient:
             status, answer = self.try_once(method, path, body, headers)
             return None if status == _CONFLICT or _REBALANCE in str(answer) else (status, answer)
 
-        answer = wait_until(answered, _REBALANCE_DEADLINE_S, f"{method} {path} meets no rebalance", _POLL_S)
+        answer = wait_until(answered, _REBALANCE_DEADLINE_S, f"{method} {path} meets no rebalance")
         assert answer is not None, "that is what was waited for"
         assert answer[0] < 400, f"{method} {path} at {self.netloc}: {answer}"
         return answer[1]
@@ -53,7 +52,6 @@ class RestClient:
             connection.close()
 
     def statuses(self) -> dict[str, Any]:
-        """Connector to its status, of all."""
         expanded = self.ask("GET", "/connectors?expand=status")
         return {name: parts["status"] for name, parts in expanded.items()}
 

@@ -50,10 +50,7 @@ KEY = ConfigKeyInfo("topic", "STRING", True, None, "HIGH", "Where to.", "Common"
 
 
 class DictHerder:
-    """Keeps configs; each connector has two tasks, the second failed.
-
-    ``refusals``: method name to what it raises. ``hangs``: methods that never end. ``done``: what was asked, in order.
-    """
+    """Keeps configs; each connector has two tasks, the second failed; ``hangs`` names methods that never end."""
 
     def __init__(self) -> None:
         self.configs: dict[str, dict[str, str]] = {}

@@ -16,13 +16,12 @@ import httpx
 
 from bench.loads import Load
 from connect.core.errors import RetriableError
-from connect.embedded import cluster_config
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.offsets import LATEST, list_offsets
-from connect.kafka.security.connection_settings import connection_settings
+from tests.kit.clients import cluster_at
 from tests.kit.java_mm2 import run_tool
-from tests.kit.mirror import Mirror, one_flow
+from tests.kit.mirror import Mirror, one_flow, with_rest
 from tests.kit.topics import make_topics
 
 _PERFORMANCE: Final = "org.apache.kafka.tools.ProducerPerformance"
@@ -78,30 +77,23 @@ def measure(directory: Path, *, records: int = 30_000_000, seconds: float = 20.0
     with KafkaCluster.start("us") as us, KafkaCluster.start("eu") as eu:
         asyncio.run(make_topics(us.bootstrap, {load.topic: _PARTITIONS}))
         run_tool(_PERFORMANCE, load.arguments(us.bootstrap, directory / "none"))
-        (port,) = cluster_config.choose(1)
-        properties = {
-            **one_flow(us.bootstrap, eu.bootstrap, load.topic),
-            "dedicated.mode.enable.public.rest": "true",
-            "listeners": f"http://{cluster_config.HOST}:{port}",
-        }
+        properties = {**one_flow(us.bootstrap, eu.bootstrap, load.topic), **with_rest()}
         with Mirror(properties, directory) as mirror:
             mirror.start()
-            answers, copied = asyncio.run(_ask_while_copying(eu.bootstrap, f"us.{load.topic}", port, seconds))
+            answers, copied = asyncio.run(
+                _ask_while_copying(eu.bootstrap, f"us.{load.topic}", properties["listeners"], seconds)
+            )
             assert copied < records, "the copy went on for as long as was asked"
             return answers
 
 
-async def _ask_while_copying(bootstrap: str, topic: str, port: int, seconds: float) -> tuple[Answers, int]:
-    settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="rest-load", where="the run")
-    cluster = Cluster(settings)
-    try:
+async def _ask_while_copying(bootstrap: str, topic: str, url: str, seconds: float) -> tuple[Answers, int]:
+    async with cluster_at(bootstrap) as cluster:
         await _until_copying(cluster, topic)
         before, begun_s = await _copied(cluster, topic), time.monotonic()
-        answered, refused = await _ask(f"http://{cluster_config.HOST}:{port}", seconds)
+        answered, refused = await _ask(url, seconds)
         after = await _copied(cluster, topic)
         took_s = time.monotonic() - begun_s
-    finally:
-        await cluster.close()
     times_ms = [ms for _, ms in answered]
     answers = Answers(
         len(times_ms),
@@ -141,9 +133,7 @@ async def _ask(url: str, seconds: float) -> tuple[Sequence[tuple[str, float]], i
 
 async def _until_copying(cluster: Cluster, topic: str) -> None:
     async with asyncio.timeout(_DEADLINE_S):
-        while True:
-            if await _copied(cluster, topic):
-                return
+        while not await _copied(cluster, topic):  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)
 
 

@@ -14,8 +14,7 @@ _FALLBACK: Final = re.compile(r"at.least.once", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Resumed:
-    """One partition taken over: how many records were found at the target beyond the stored position, and how many at
-    most appear twice."""
+    """One partition taken over: records found beyond the stored position, and how many at most appear twice."""
 
     flow: str
     partition: str
@@ -26,7 +25,6 @@ class Resumed:
 
 
 def resumed(lines: Iterable[str]) -> Iterator[Resumed]:
-    """The resumed partitions that log lines tell of, in order."""
     for line in lines:
         found = _LINE.search(line)
         if found:

@@ -1,9 +1,4 @@
-"""The plan of a kill run: who dies or freezes in which round, and what happens on the path to the target. Pure.
-
-One seed, one plan. Plain kills alone do not find a copier that trusts what it sees: bytes still on the path, or in a
-frozen broker, arrive after the successor has looked. Half of the rounds make that happen. In another quarter it is the
-answers that are held: what was appended then is certain to be a surplus that the successor has to find.
-"""
+"""The plan of a kill run, from a seed: who dies or freezes in which round, and what happens to the target's path."""
 
 from __future__ import annotations
 
@@ -36,11 +31,7 @@ class Moment(enum.Enum):
 
 @dataclass(frozen=True)
 class Round:
-    """One round: ``load_bytes`` pass to the target before the blow, so that it strikes at a place of its own.
-
-    ``stop``: the victim, a slice or an executor with its slices, is stopped (SIGSTOP) past its lease and continued
-    (SIGCONT) instead of killed.
-    """
+    """One round, after ``load_bytes``; ``stop``: the victim is stopped past its lease and continued, not killed."""
 
     number: int
     victim: Role
@@ -74,12 +65,7 @@ def plan(
     frozen: Sequence[Role] = FROZEN,
     load_bytes: tuple[int, int] = _LOAD_BYTES,
 ) -> list[Round]:
-    """``kills`` rounds with every victim in turn and ``stops`` with a stopped slice, in an order of chance;
-    ``load_bytes``: the least and the most that passes before a blow.
-
-    A quarter of either kind each are plain, have their requests held, their answers held, the broker frozen. Where the
-    broker is frozen nothing can resume, so there the moment is always ``ASKED``.
-    """
+    """Every victim in turn, in an order of chance; a frozen broker lets nothing resume, so its moment is ``ASKED``."""
     chance = random.Random(seed)
     turns = [(victim, False) for victim, _ in zip(itertools.cycle(victims), range(kills), strict=False)]
     turns += [(victim, True) for victim, _ in zip(itertools.cycle(frozen), range(stops), strict=False)]

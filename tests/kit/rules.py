@@ -1,11 +1,10 @@
-"""Access rules of a cluster as a stock client makes, sees and deletes them.
-
-The controller answers who changes rules, and the broker hears of it a moment later; but for :meth:`Guarded.remove`,
-whose rules a flow may bring back, that is waited for.
-"""
+"""Access rules of a cluster as a stock client makes, sees and deletes them; the broker hears of them a moment later."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,15 +20,28 @@ from kafka.admin import (
 )
 
 from tests.kit.brokers import KafkaCluster
+from tests.kit.clients import stock_admin
 from tests.kit.processes import wait_until
 
 _SEEN_DEADLINE_S: Final = 120.0
+_PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
+_CONFIG: Final = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "listener.name.bobs.plain.sasl.jaas.config": f'{_PLAIN} required user_bob="secret";',
+}
+#: How bob comes in at the addresses of the listener BOBS.
+BOB: Final = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "PLAIN",
+    "sasl.jaas.config": f'{_PLAIN} required username="bob" password="secret";',
+}
 
 
 @dataclass(frozen=True)
 class Guarded:
-    """Rules of a cluster as a stock client makes, sees and deletes them, each as a line:
-    ``ALLOW READ User:bob TOPIC LITERAL orders``."""
+    """Rules of a cluster, each as a line: ``ALLOW READ User:bob TOPIC LITERAL orders``."""
 
     cluster: KafkaCluster
     admin: Any
@@ -50,6 +62,22 @@ class Guarded:
     def clear(self) -> None:
         self.admin.delete_acls([_filter()])
         wait_until(lambda: not self.rules(), _SEEN_DEADLINE_S, "the broker has forgotten all rules")
+
+
+@contextmanager
+def guarded(name: str, config: Mapping[str, str] | None = None) -> Iterator[Guarded]:
+    """Start a cluster where whoever comes without a name may do all, and bob may do what rules say."""
+    started = KafkaCluster.start(name, config={**_CONFIG, **(config or {})}, listeners={"BOBS": "SASL_PLAINTEXT"})
+    with started as cluster, stock_admin(cluster.bootstrap) as admin:
+        yield Guarded(cluster, admin)
+
+
+@contextmanager
+def two_guarded(config: Mapping[str, str] | None = None) -> Iterator[tuple[Guarded, Guarded]]:
+    """Start two of them, us and eu, at the same time."""
+    with ExitStack() as exits, ThreadPoolExecutor(2) as pool:
+        us, eu = pool.map(lambda name: exits.enter_context(guarded(name, config)), ("us", "eu"))
+        yield us, eu
 
 
 def _filter() -> ACLFilter:

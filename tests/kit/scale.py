@@ -1,10 +1,4 @@
-"""The scale run (``python -m tests.kit.scale``): one flow of thousands of partitions, most of them idle, measured.
-
-Two brokers, the mirror as users start it, a proxy before the source that counts what passes. Times are seen from
-outside: a partition runs when the record written to it before has arrived. One partition in a hundred is of a topic
-that is busy at last: its backlog is copied beside the idle ones, and by a mirror that has nothing else. Exits 0 when
-in the end every record of every idle partition is at the target once and in order, and every take-over was exact.
-"""
+"""The scale run (``python -m tests.kit.scale``): one flow of thousands of partitions, most of them idle, measured."""
 
 from __future__ import annotations
 
@@ -35,10 +29,10 @@ from connect.core.errors import RetriableError
 from connect.embedded.brokers import QUICK_JVM
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.offsets import LATEST, list_offsets
-from connect.kafka.security.connection_settings import connection_settings
 from tests.kit import marked
 from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, TopicPair
+from tests.kit.clients import cluster_at
 from tests.kit.java_mm2 import run_tool
 from tests.kit.lateness import Lateness
 from tests.kit.mirror import Mirror, one_flow, with_rest
@@ -151,10 +145,7 @@ def megabytes_text(sizes: Mapping[str, int]) -> str:
 
 
 class Scene:
-    """Two clusters, the topics at the source, a mirror, and records by rounds: one in every partition each.
-
-    A round is known by its timestamp. They lie in the future, as no broker stamps the markers of a fence.
-    """
+    """Clusters, mirror, and rounds of a record in every partition, with timestamps that no broker gives a marker."""
 
     def __init__(
         self,
@@ -177,7 +168,6 @@ class Scene:
         await self._until_reported(self._us, self.partitions, LATEST, time.monotonic())
 
     async def write_everywhere(self) -> None:
-        """A round."""
         async with self._producer() as producer:
             await self._write_round(producer)
 
@@ -210,9 +200,7 @@ class Scene:
         self, bootstrap: str, partitions: list[tuple[str, int]], timestamp_ms: int, began_s: float
     ) -> None:
         """Wait until every partition's leader tells an offset for a time."""
-        settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="scale", where="scale")
-        cluster = Cluster(settings)
-        try:
+        async with cluster_at(bootstrap) as cluster:
             while True:
                 with contextlib.suppress(RetriableError):  # not made yet
                     offsets = await list_offsets(cluster, partitions, timestamp_ms)
@@ -221,8 +209,6 @@ class Scene:
                 if time.monotonic() > began_s + _DEADLINE_S or (self.mirror.pid and not self.mirror.is_running):
                     raise AssertionError(f"not all partitions in {_DEADLINE_S:g} s: {self.mirror.log_lines()[-3:]}")
                 await asyncio.sleep(_LOOK_S)
-        finally:
-            await cluster.close()
 
     async def latencies_ms(self, count: int) -> list[float]:
         """From before a record is sent to after it is consumed, one at a time, in one partition."""
@@ -242,16 +228,14 @@ class Scene:
         return found
 
     def write_backlog(self, records: int) -> None:
-        """Into the busy partitions, as fast as they take it."""
         named = ["--bootstrap-server", self._us, "--topic", _BUSY, "--num-records", str(records)]
         run_tool(_PERFORMANCE, [*named, "--record-size", str(_BUSY_BYTES), "--throughput", "-1"])
 
     async def backlog_copied(self, records: int, before: int) -> float:
         """Records a second while the middle of a backlog was copied; ``before`` it there were so many at the target."""
-        settings = connection_settings({"bootstrap.servers": self._eu}, client_id="scale", where="scale")
-        cluster, until_s, began = Cluster(settings), time.monotonic() + _DEADLINE_S, (0.0, 0)
+        until_s, began = time.monotonic() + _DEADLINE_S, (0.0, 0)
         first, last = (before + int(records * share) for share in _FROM_TO)
-        try:
+        async with cluster_at(self._eu) as cluster:
             while time.monotonic() < until_s:
                 with contextlib.suppress(RetriableError):
                     now, copied = time.monotonic(), await self._busy_records(cluster)
@@ -260,25 +244,17 @@ class Scene:
                     if copied >= last and copied > began[1]:
                         return (copied - began[1]) / (now - began[0])
                 await asyncio.sleep(_LOOK_S)
-        finally:
-            await cluster.close()
         raise AssertionError(f"the backlog was not copied in {_DEADLINE_S:g} s: {self.mirror.log_lines()[-3:]}")
 
     async def busy_records(self) -> int:
-        """How many the busy partitions have at the target."""
-        settings = connection_settings({"bootstrap.servers": self._eu}, client_id="scale", where="scale")
-        cluster = Cluster(settings)
-        try:
+        async with cluster_at(self._eu) as cluster:
             return await self._busy_records(cluster)
-        finally:
-            await cluster.close()
 
     async def _busy_records(self, cluster: Cluster) -> int:
         partitions = [(f"{ALIAS}.{_BUSY}", index) for index in range(self.topics[_BUSY])]
         return sum((await list_offsets(cluster, partitions, LATEST)).values())
 
     def slices(self) -> list[Member]:
-        """The processes that copy."""
         port = int(self._eu.rpartition(":")[2])
         return slices(self.mirror.pid, [port])
 
@@ -312,8 +288,7 @@ def costs(mirror: Mirror) -> dict[str, tuple[float, int]]:
 
 
 async def costs_during(mirror: Mirror, seconds: float) -> tuple[float, dict[str, float], dict[str, int]]:
-    """Watch the mirror; return for how many seconds, then the share of one core and the PSS in bytes by kind of
-    process."""
+    """Watch the mirror; return seconds, and the share of one core and the PSS in bytes by kind of process."""
     before, began_s = costs(mirror), time.monotonic()
     await asyncio.sleep(seconds)
     after, lasted_s = costs(mirror), time.monotonic() - began_s
@@ -323,7 +298,6 @@ async def costs_during(mirror: Mirror, seconds: float) -> tuple[float, dict[str,
 
 
 async def idle(scene: Scene, proxy: FaultProxy, seconds: float) -> Idle:
-    """Watch the mirror do nothing for so long."""
     counted = _counted(proxy)
     lasted_s, cpu, pss = await costs_during(scene.mirror, seconds)
     fetches, requests, answers = (now - then for now, then in zip(_counted(proxy), counted, strict=True))
@@ -338,8 +312,7 @@ def _counted(proxy: FaultProxy) -> tuple[int, int, int]:
 async def measure(
     scene: Scene, proxy: FaultProxy, found: Measured, busy_records: int, say: Callable[[str], None]
 ) -> None:
-    """Start, idle, one active partition, clean stop and start, the loss of a slice, of the worker, and a backlog in
-    the busy partitions; in this order."""
+    """Start, idle, one active partition, a clean restart, lost slice and worker, and a backlog, in this order."""
     mirror = scene.mirror
     await scene.made()
 
@@ -445,7 +418,6 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """The command; 0 when nothing was wrong."""
     options = _arguments()
     logging.getLogger("aiokafka").setLevel(logging.ERROR)
     directory = Path(tempfile.mkdtemp(prefix="heliograph-scale-"))

@@ -9,11 +9,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
-from kafka import KafkaAdminClient
 from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
 
 from connect.core.errors import SecurityError
@@ -22,6 +21,7 @@ from connect.kafka.connection import Connection
 from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
 from tests.kit.brokers import PROXIED, KafkaCluster
 from tests.kit.certificates import Party, make_party
+from tests.kit.clients import stock_admin
 from tests.kit.mirror import in_sync
 from tests.kit.pipe import Direction
 from tests.kit.proxied import ConnectionState
@@ -64,10 +64,7 @@ def jaas(module: str, password: str = PASSWORD, user: str = "bob") -> str:
 
 @dataclass(frozen=True)
 class Secured:
-    """A cluster with a listener for every way in, its users and authority, and their stores as files.
-
-    ``bob`` has ``PASSWORD`` for PLAIN and SCRAM; ``client`` is the party of mutual TLS.
-    """
+    """A cluster with every way in: ``bob`` has ``PASSWORD``; ``client`` is the party of mutual TLS."""
 
     cluster: KafkaCluster
     authority: Party
@@ -102,7 +99,6 @@ class Secured:
         )
 
     def trusting(self) -> dict[str, str]:
-        """A PKCS#12 trust store."""
         store = self.directory / "trust.p12"
         trusted = [pkcs12.PKCS12Certificate(self.authority.certificate, b"authority")]
         store.write_bytes(
@@ -115,13 +111,11 @@ class Secured:
         }
 
     def own_store(self) -> dict[str, str]:
-        """A PEM key store with an encrypted key."""
         store = self.directory / "client.pem"
         store.write_text(self.client.key_pem(STORE_PASSWORD) + self.client.pem)
         return {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(store), "ssl.key.password": STORE_PASSWORD}
 
     def own_pkcs12(self) -> dict[str, str]:
-        """A key store with a password, as keytool makes it."""
         store = self.directory / "client.p12"
         secret = serialization.BestAvailableEncryption(STORE_PASSWORD.encode())
         store.write_bytes(
@@ -149,8 +143,7 @@ def start_secured(
     config: Mapping[str, str] | None = None,
     jvm_options: Sequence[str] = QUICK_JVM,
 ) -> Iterator[Secured]:
-    """A cluster as ``Secured`` describes it; its proxied listener, if asked for, wants mutual TLS, and SCRAM as well
-    where it is ``SASL_SSL``. ``config`` wins over all else that its brokers are told."""
+    """Start a :class:`Secured`; a proxied listener wants mutual TLS, and SCRAM too if ``SASL_SSL``."""
     authority = make_party("authority", None)
     yesterday = datetime.timedelta(minutes=-30)
     reported = {
@@ -202,18 +195,12 @@ def _presenting(directory: Path, listener: str, party: Party) -> dict[str, str]:
 
 
 def set_password(cluster: KafkaCluster, user: str, password: str) -> None:
-    """Make a user for SCRAM, or give it another password; every broker takes it then.
-
-    The controller answers who sets it, and the brokers hear of it a moment later.
-    """
-    admin: Any = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
-    try:
+    """Make a user for SCRAM, or give it another password, once every broker takes it."""
+    with stock_admin(cluster.bootstrap) as admin:
         for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
             # One call each: a user's credentials cannot be altered twice in one request.
             refused = admin.alter_user_scram_credentials([UserScramCredentialUpsertion(user, mechanism, password)])
             assert not any(refused.values()), refused
-    finally:
-        admin.close()
     properties = {
         "bootstrap.servers": cluster.bootstrap_of("SCRAM"),
         "security.protocol": LISTENERS["SCRAM"],
@@ -226,7 +213,6 @@ def set_password(cluster: KafkaCluster, user: str, password: str) -> None:
 
 
 async def _until_taken(settings: ConnectionSettings) -> None:
-    """Until each broker lets in who comes with these settings."""
     async with asyncio.timeout(_TAKEN_DEADLINE_S):
         for host, port in settings.bootstrap:
             while not await _is_taken(settings, host, port):  # noqa: ASYNC110
@@ -247,8 +233,7 @@ def as_lines(alias: str, properties: dict[str, str]) -> dict[str, str]:
 
 
 class SecuredStage(Stage):
-    """A stage whose source wants SCRAM over TLS and whose target mutual TLS (and SCRAM, where ``target_protocol`` is
-    ``SASL_SSL``), sessions proven anew every few seconds. Harness and load use listeners of their own."""
+    """A stage with SCRAM over TLS at the source, mutual TLS at the target, and sessions of a few seconds."""
 
     target_protocol = "SSL"
     has_pkcs12 = False

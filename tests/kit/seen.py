@@ -37,7 +37,6 @@ class Seen:
             return error.code
 
     def metric(self, name: str) -> float:
-        """A value of the flow; NaN if there is none."""
         return _value(self.url, rf'{_FLOW_METRIC}{name}{{[^}}]*source="{self.source}"[^}}]*}}')
 
     def process_metric(self, name: str) -> float:
@@ -50,11 +49,9 @@ class Seen:
         return _printed("lag", *file, *more, "--flow", flow or f"{self.source}->eu")
 
     def status_printed(self) -> tuple[int, str]:
-        """Exit code and output of ``heliograph status``."""
         return _printed("status", str(self.mirror.properties_file))
 
     def verdict(self) -> FlowVerdict:
-        """The verdict on the flow that its worker reports."""
         path = f"/{self.source}/eu/connectors/MirrorSourceConnector/verdict"
         return FlowVerdict.from_wire(self.ask(path)["verdict"])
 

@@ -1,7 +1,4 @@
-"""Judges one partition's sequence numbers, in the order of its log: gaps, duplicates, disorder. Pure.
-
-The log ought to read 0, 1, 2, ... Whatever does not is counted once and named by its first place.
-"""
+"""Judges one partition's sequence numbers, in the order of its log: gaps, duplicates, disorder."""
 
 from __future__ import annotations
 
@@ -11,11 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class SequenceTracker:
-    """Feed it sequence numbers in log order.
-
-    Invariants: ``missing`` holds exactly the numbers below ``next_sequence`` that never came, as sorted disjoint
-    half-open ranges; ``records`` = ``next_sequence`` - missing + duplicates.
-    """
+    """Takes numbers in log order; invariant: ``records`` = ``next_sequence`` - missing + duplicates."""
 
     next_sequence: int = 0
     records: int = 0
@@ -26,7 +19,6 @@ class SequenceTracker:
 
     @property
     def gaps(self) -> int:
-        """Numbers that never came though later ones did."""
         return sum(end - start for start, end in self.missing)
 
     def take(self, sequences: Sequence[int], where: str = "") -> None:

@@ -1,7 +1,4 @@
-"""Every shape that a batch may have, and what a target refuses: topics, their settings, what is put into them.
-
-Names are those of source topics; ``alias`` is the source's, as remote topics begin with it.
-"""
+"""Every shape that a batch may have, and what a target refuses: topics, their settings, what is put into them."""
 
 from __future__ import annotations
 
@@ -12,12 +9,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
-from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
+from kafka.admin import ConfigResource, ConfigResourceType
 
 from connect.core import status_and_offset_topics
 from connect.embedded.brokers import KafkaCluster
 from connect.wire.records import Record
 from tests.kit.batches import Topics, topics_of
+from tests.kit.clients import stock_admin
 from tests.kit.processes import wait_until
 from tests.kit.topics import make_topics
 
@@ -66,7 +64,6 @@ POISON: Final = {
 def some(
     count: int, *, first: int = 0, value_bytes: int = 40, seed: int = 0, timestamp_ms: int = NOW_MS
 ) -> list[Record]:
-    """Records of which no two are alike, with values that do not compress."""
     chance = random.Random(f"{seed} {first}")
     return [
         Record(
@@ -81,7 +78,6 @@ def some(
 
 
 def soft(count: int) -> list[Record]:
-    """Records that a codec makes very small."""
     return [Record(i, NOW_MS + i, b"k", b"%06d" % i + b"0" * 1000, []) for i in range(count)]
 
 
@@ -159,13 +155,9 @@ async def make_targets(eu: KafkaCluster, alias: str) -> None:
         await make_topics(eu.bootstrap, {f"{alias}.{topic}": 1}, configs)
     stored = f"mm2-offsets.{alias}.internal"
     await make_topics(eu.bootstrap, {stored: 5}, {"cleanup.policy": "compact"})
-    producer = AIOKafkaProducer(bootstrap_servers=eu.bootstrap)
-    await producer.start()
-    try:
+    async with AIOKafkaProducer(bootstrap_servers=eu.bootstrap) as producer:
         key = status_and_offset_topics.mirror_key("MirrorSourceConnector", alias, "huge-inside", 0)
         await producer.send_and_wait(stored, status_and_offset_topics.mirror_value(START_INSIDE - 1), key=key)
-    finally:
-        await producer.stop()
 
 
 def plain(record: Any, own_time: bool) -> tuple[Any, ...]:
@@ -174,15 +166,12 @@ def plain(record: Any, own_time: bool) -> tuple[Any, ...]:
 
 def configure(bootstrap: str, topic: str, configs: dict[str, str]) -> None:
     """Returns once the broker goes by it, to which the controller tells it a moment later."""
-    admin: Any = KafkaAdminClient(bootstrap_servers=bootstrap)
     resource = ConfigResource(ConfigResourceType.TOPIC, topic)
 
     def is_reported() -> bool:
         found = admin.describe_configs([resource], config_filter="all").get("topic", {}).get(topic, {})
         return configs.items() <= {name: entry["value"] for name, entry in found.items()}.items()
 
-    try:
+    with stock_admin(bootstrap) as admin:
         admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, configs=configs)])
-        wait_until(is_reported, 120.0, f"{topic} has {configs}", 0.02)
-    finally:
-        admin.close()
+        wait_until(is_reported, 120.0, f"{topic} has {configs}")

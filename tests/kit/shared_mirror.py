@@ -14,7 +14,7 @@ from connect.embedded.cluster_config import HOST
 from tests.kit.brokers import KafkaCluster
 from tests.kit.direct import Broker
 from tests.kit.masking import masking
-from tests.kit.mirror import CALM, SMALL, Mirror
+from tests.kit.mirror import CALM, FOLLOWED_GROUPS, SMALL, Mirror
 from tests.kit.moving import flows_of
 from tests.kit.proxy import FaultProxy
 
@@ -160,11 +160,7 @@ def _properties(us: KafkaCluster, eu: KafkaCluster, racks: Racks, port: int) -> 
         "groups": f"{GROUPS}-.*",
         "consumer.isolation.level": "read_committed",
         "emit.heartbeats.enabled": "true",
-        "emit.checkpoints.enabled": "true",
-        "emit.checkpoints.interval.seconds": "1",
-        "sync.group.offsets.enabled": "true",
-        "sync.group.offsets.interval.seconds": "1",
-        "refresh.groups.interval.seconds": "1",
+        **FOLLOWED_GROUPS,
     }
     for flow in groups:
         properties |= {f"{flow.alias}->eu.{key}": value for key, value in of_groups.items()}

@@ -1,11 +1,4 @@
-"""The soak run (``python -m tests.kit.soak``): everything at once, by chance, compared record by record at the end.
-
-Topics of every fate are fed by producers with and without transactions while processes and brokers are killed and
-frozen, topics grow, are cut, deleted and made anew. Exits 0 when every target log is what a read_committed reader of
-its source saw: whole, in order, nothing twice, nothing missing that no gap record names; of compacted topics without
-records that a later one of their key has replaced; and when the offset map leads each record to its copy and back.
-The same seed feeds and breaks the same things, in the same order.
-"""
+"""The soak run (``python -m tests.kit.soak``): everything at once, by chance, compared record by record at the end."""
 
 from __future__ import annotations
 
@@ -91,8 +84,6 @@ class SoakReport:
 
 
 class Soak:
-    """Plays one run on an open stage."""
-
     def __init__(self, stage: SoakStage, report: SoakReport, say: Callable[[str], None]) -> None:
         self._stage = stage
         self._report = report
@@ -343,7 +334,6 @@ async def run(
     target_nodes: int = 3,
     say: Callable[[str], None] = lambda line: None,
 ) -> SoakReport:
-    """A whole run, from clusters to verdicts."""
     report = SoakReport(seed, exactly_once)
     stage = SoakStage(
         directory,
@@ -359,7 +349,6 @@ async def run(
 
 
 def main() -> int:
-    """The command; 0 when nothing was wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.kit.soak", description=__doc__)
     parser.add_argument("--seed", type=int, default=None, help="of all that is left to chance (default: by chance)")
     parser.add_argument("--minutes", type=float, default=10.0, help="how long things are broken, at least (default 10)")

@@ -1,7 +1,4 @@
-"""Producers that keep the topics of a soak run busy, with and without transactions, whatever becomes of brokers.
-
-What they think was written does not count: readers of the source say what is there.
-"""
+"""Producers that keep a soak run's topics busy; readers of the source say what is there, not what these think."""
 
 from __future__ import annotations
 
@@ -30,8 +27,6 @@ _STOP_S: Final = 10.0
 
 
 class Feeder:
-    """Writes one topic until it is stopped; :meth:`pause` waits until all of it is written."""
-
     def __init__(self, bootstrap: str, feed: Feed, records_per_s: float, seed: str) -> None:
         self.feed = feed
         self.partitions = feed.partitions
@@ -51,7 +46,6 @@ class Feeder:
         ]
 
     async def pause(self) -> None:
-        """Returns when nothing is on its way and no transaction is open."""
         self._open.clear()
         for writer, task in zip(self._writers, self._tasks, strict=True):
             idle = asyncio.create_task(writer.idle.wait(), name=f"idle {self.feed.topic}")
@@ -87,8 +81,6 @@ class Feeder:
 
 
 class _FeedWriter:
-    """One producer of a topic, anew after each error that it does not heal by itself."""
-
     def __init__(
         self, feeder: Feeder, bootstrap: str, number: int, in_transactions: bool, records_per_s: float, seed: str
     ) -> None:
@@ -153,7 +145,6 @@ class _FeedWriter:
         )
 
     async def _write(self, producer: Any) -> None:
-        """Until it is paused."""
         due_s = time.monotonic()
         while not self._feeder.is_paused:
             if self._in_transactions:

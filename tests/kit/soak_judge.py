@@ -1,7 +1,4 @@
-"""One target log against what a reader of its source has seen, record by record. Pure.
-
-Both are digests in the order of their logs; no two records of a source are alike, so a digest tells which one it is.
-"""
+"""One target log against what a reader of its source has seen, record by record, by digests."""
 
 from __future__ import annotations
 
@@ -11,10 +8,7 @@ from typing import NamedTuple
 
 
 class Seen(NamedTuple):
-    """A record as a reader saw it. ``key`` and ``content`` are digests; ``key`` of the key alone.
-
-    ``life``: which of the topics that had the source's name one after the other.
-    """
+    """A record as a reader saw it, by digests; ``life``: which of the topics of its name, one after the other."""
 
     life: int
     offset: int
@@ -35,8 +29,7 @@ class Lost(NamedTuple):
 
 @dataclass(slots=True)
 class Verdict:
-    """Counts of records. ``lost`` are missing and named by gap records, ``superseded`` by a later one of their key;
-    ``first_fault`` is the first difference in the order of the logs."""
+    """Counts of records: ``lost`` are named by gap records, ``superseded`` by a later one of their key."""
 
     source_records: int = 0
     target_records: int = 0
@@ -79,12 +72,7 @@ def judge(
     announced: int = 0,
     counted: int = 0,
 ) -> Verdict:
-    """Whether ``target`` is ``source`` without what is ``lost``: all of it, in order, nothing twice, nothing else.
-
-    ``compacted``: records with a later one of the same key may be missing too. Records that are said to be lost, and
-    are at the target, are at fault as well (``wrongly_lost``), but for as many as were ``announced`` or ``counted``:
-    of those no source offsets were known. ``announced``: so many may come twice.
-    """
+    """Whether ``target`` is ``source`` without ``lost``; of ``announced`` and ``counted`` no offsets were known."""
     verdict = Verdict(len(source), len(target), announced=announced, counted=counted)
     index = {seen.content: at for at, seen in enumerate(source)}
     found: set[int] = set()

@@ -55,8 +55,7 @@ class Fate(Enum):
 
 @dataclass(frozen=True)
 class Feed:
-    """One source topic and what is written to it. ``writers``: for each of its producers, whether it writes in
-    transactions. ``keys``: of how many a record has one; 0 where each has its own."""
+    """A source topic; ``writers``: whether each is transactional; ``keys``: of how many, 0 for one per record."""
 
     topic: str
     fate: Fate
@@ -87,7 +86,6 @@ class Feed:
 
 
 def feeds(seed: int) -> list[Feed]:
-    """Topics of every fate, with every codec, with and without transactions, names of several shapes."""
     chance = random.Random(f"{seed}/feeds")
     codecs = itertools.cycle(chance.sample(CODECS, len(CODECS)))
 
@@ -130,9 +128,7 @@ class Act(Enum):
 
 @dataclass(frozen=True)
 class Action:
-    """One act. ``role`` for blows at processes, ``side`` (us, eu) for those at brokers. ``down``: the mirror is killed
-    before it, and started again behind it. ``at_once``: the next act does not wait until the mirror copies again.
-    ``unread``: what is deleted while it is down has something that it has never read."""
+    """One act; ``down``: played while the mirror is down; ``unread``: deletes what it has never read."""
 
     act: Act
     role: Role | None = None

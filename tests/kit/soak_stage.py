@@ -19,6 +19,7 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.log.offsets import LATEST, list_offsets
 from connect.kafka.security.connection_settings import connection_settings
 from tests.kit.brokers import KafkaCluster
+from tests.kit.members import until
 from tests.kit.mirror import EXACTLY_ONCE, HANDOVERS, Mirror, in_sync, replicated
 from tests.kit.observer import Observer
 from tests.kit.processes import DeadlinePassed, Role, find
@@ -131,10 +132,9 @@ class SoakStage:
             feeder.cancel()
 
     async def make(self, feed: Feed, partitions: int | None = None) -> None:
-        """A topic, which is fed from now on, and looked at on both sides."""
         count = partitions or feed.partitions
         new = NewTopic(feed.topic, num_partitions=count, replication_factor=1, topic_configs=dict(feed.configs))
-        await self._until(lambda: self._is_made(new), f"{feed.topic} is made")
+        await until(lambda: self._is_made(new), f"{feed.topic} is made", _DEADLINE_S)
         known = (await self._source.metadata({feed.topic})).topics[feed.topic].topic_id
         assert known is not None, "these brokers have topic ids"
         self.lives.setdefault(feed.topic, []).append(known)
@@ -183,7 +183,7 @@ class SoakStage:
             rows = (await self._source.metadata({topic})).topics[topic].partitions
             return len(rows) == wanted and all(row.leader >= 0 for row in rows.values())
 
-        await self._until(has_grown, f"{topic} has {wanted} partitions")
+        await until(has_grown, f"{topic} has {wanted} partitions", _DEADLINE_S)
         await self._follow(topic, wanted)
         feeder.partitions = wanted
         feeder.resume()
@@ -204,8 +204,7 @@ class SoakStage:
         await self.make(self.feeds[topic], feeder.partitions)
 
     async def cut(self, topic: str, chance: random.Random, *, unread: bool = False) -> str:
-        """Delete the records of one partition before an offset that is not copied yet; which. ``unread``: some that
-        nobody has read at all, as the mirror is down."""
+        """Delete before an offset that is not copied yet, and return that; ``unread``: also not read."""
         feeder = self.feeders[topic]
         partition = chance.randrange(feeder.partitions)
         least = await self._behind_unread(topic, partition) if unread else 0
@@ -235,7 +234,7 @@ class SoakStage:
             await self.source.at_end()
             return behind() is not None
 
-        await self._until(is_written, f"{topic}-{partition} has a record that nobody has read")
+        await until(is_written, f"{topic}-{partition} has a record that nobody has read", _DEADLINE_S)
         found = behind()
         assert found is not None, "it is written"
         return found
@@ -244,8 +243,7 @@ class SoakStage:
         return (await list_offsets(self._source, [(topic, partition)], LATEST))[topic, partition]
 
     async def copies(self, least: int, deadline_s: float) -> None:
-        """Returns when so many records more have come to the target. Raises DeadlinePassed, or says that the mirror
-        has ended."""
+        """Returns when so many records more have come; DeadlinePassed, or that the mirror has ended."""
         before = self.target.records
 
         async def has_copied() -> bool:
@@ -253,7 +251,7 @@ class SoakStage:
             await self.target.at_end()
             return self.target.records >= before + least
 
-        await self._until(has_copied, "the mirror copies", deadline_s)
+        await until(has_copied, "the mirror copies", deadline_s)
 
     async def _offsets_not_stored(self) -> int:
         """Return how far the stored offsets are behind the ends of the source."""
@@ -281,18 +279,10 @@ class SoakStage:
                 return False
             return True
 
-        await self._until(is_done, what)
-
-    async def _until(self, ask: Callable[[], Any], what: str, deadline_s: float = _DEADLINE_S) -> None:
-        end_s = time.monotonic() + deadline_s
-        while not await ask():
-            if time.monotonic() > end_s:
-                raise DeadlinePassed(f"waited {deadline_s:g} s in vain until {what}")
-            await asyncio.sleep(_POLL_S)
+        await until(is_done, what, _DEADLINE_S)
 
     async def until_all_stored(self, idle_s: float) -> None:
-        """Return when the stored offsets are the ends of the source. Raises DeadlinePassed after ``idle_s`` seconds
-        without progress."""
+        """Until the stored offsets are the source's ends; DeadlinePassed after ``idle_s`` without progress."""
         least, idle_since_s = await self._offsets_not_stored(), time.monotonic()
         while least:
             if time.monotonic() - idle_since_s > idle_s:

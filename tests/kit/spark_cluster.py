@@ -1,7 +1,4 @@
-"""Sparks that the mirror does not start itself, of what the pip package holds: a standalone cluster, a Connect server.
-
-Their Python cannot import this project, only what it depends on, as on executors where nobody installed it.
-"""
+"""Sparks that the mirror does not start itself, on executors where nobody installed this project."""
 
 from __future__ import annotations
 
@@ -28,7 +25,10 @@ from connect.embedded.cluster_config import HOST, choose
 from connect.embedded.java import find_java
 from connect.embedded.processes import Keeper
 from connectors.spark.config import INSECURE, PROTECTION, SparkSettings
+from tests.kit.checker import Checker, TopicPair
+from tests.kit.mirror import Mirror
 from tests.kit.processes import Member, Role, slices, tree, wait_until
+from tests.kit.writer import Writer
 
 _START_DEADLINE_S: Final = 180.0
 _END_DEADLINE_S: Final = 120.0
@@ -40,11 +40,7 @@ _CORES: Final = 4
 
 
 def bare_python(folder: Path, *, without: str = "") -> Path:
-    """A Python with the project's dependencies and not the project; ``without`` names a module that it lacks too.
-
-    A path file names the folder of the dependencies; path files within that, such as an editable install's, are not
-    read.
-    """
+    """A Python with the project's dependencies and not the project; ``without`` names a module that it lacks too."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     python = folder / "bin" / "python"
     (packages,) = folder.glob("lib/python*/site-packages")
@@ -74,7 +70,6 @@ class Spark:
         raise NotImplementedError
 
     def members(self) -> list[Member]:
-        """All processes there are now."""
         return [
             Member(_ROLES[name.rstrip("0123456789")], member.process) if member.pid == pid else member
             for name, pid in self._pids.items()
@@ -85,7 +80,6 @@ class Spark:
         return [member for member in self.members() if member.role is role]
 
     def slices(self, target_ports: Sequence[int]) -> list[Member]:
-        """The Python workers that hold a connection to one of these ports."""
         return [member for pid in self._pids.values() for member in slices(pid, target_ports)]
 
     def log(self, name: str) -> str:
@@ -188,8 +182,6 @@ class StandaloneSpark(Spark):
 
 
 class ConnectServer(Spark):
-    """A Spark Connect server whose tasks run on this machine."""
-
     #: Of the server, which runs the tasks' JVM part as well; Spark takes no less.
     daemon_memory = "512m"
 
@@ -212,7 +204,6 @@ class ConnectServer(Spark):
         return {"spark.remote": self.remote}
 
     def start(self) -> None:
-        """At first, and again after it was killed."""
         if _SERVER in self._pids:
             assert self._keeper.wait(_SERVER, _END_DEADLINE_S), "the killed server has ended"
         conf = {
@@ -239,3 +230,20 @@ class ConnectServer(Spark):
         time.sleep(0.1)
         with socket.socket() as probe:
             return probe.connect_ex((HOST, self._port)) == 0
+
+
+async def compare_under_load(
+    mirror: Mirror, writer: Writer, source: str, target: str, pair: TopicPair, deadline_s: float
+) -> None:
+    """More is written, and nothing is missing, doubled or out of order once the mirror has caught up."""
+
+    def written() -> int:
+        return sum(count for counts in writer.acknowledged().values() for count in counts.values())
+
+    before = written()
+    wait_until(lambda: written() > before, deadline_s, "records are written")
+    writer.pause()
+    async with Checker(source, target, [pair]) as checker:
+        report = await checker.caught_up(deadline_s)
+    assert report.is_exact, "\n".join([report.summary(), *mirror.log_lines()[-30:]])
+    writer.resume()

@@ -177,7 +177,6 @@ class Stage:
             self.lateness.look(url, self.mirror.log_file)
 
     def shut_down(self) -> Ending:
-        """Stop the load and the mirror, see that nothing is left of it, compare a last time."""
         self.writer.stop()
         faults: list[str] = []
         exit_code = None
@@ -226,12 +225,10 @@ class Stage:
         )
 
     def passed_bytes(self, node: int | None = None) -> int:
-        """What has gone to the target, or to one node of it."""
         proxies = self.proxies if node is None else [self.proxies[node]]
         return sum(proxy.passed_bytes(Direction.REQUESTS) for proxy in proxies)
 
     def release(self) -> None:
-        """Let all proxies pass what they hold."""
         for proxy in (*self.proxies, *self.source_proxies):
             proxy.release()
 
@@ -249,17 +246,14 @@ class Stage:
         )
 
     def members(self) -> list[Member]:
-        """The mirror's processes, and those of a Spark that is not its own."""
         return [*self.mirror.members(), *(self.spark.members() if self.spark else [])]
 
     def slices(self) -> list[Member]:
-        """The Python workers that now write to the target."""
         ports = [proxy.port for proxy in self.proxies]
         connected = [*slices(self.mirror.pid, ports), *(self.spark.slices(ports) if self.spark else [])]
         return [member for member in connected if self.producing(member)]
 
     def producing(self, member: Member) -> list[ConnectionState]:
-        """The connections on which a process has sent Produce requests."""
         ports = local_ports(member.process)
         states = (state for proxy in self.proxies for state in proxy.connections())
         return [state for state in states if state.client_port in ports and self._produces(state)]

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any
 
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, NewTopic
 
 from connect.embedded.brokers import KafkaCluster
-
-#: A connector looks at its source for a fiftieth of its time: where one look takes seconds, the next is minutes later.
-DEADLINE_S: Final = 240.0
-_POLL_S: Final = 0.05
+from tests.kit.members import until
 
 
 class Stock:
@@ -46,7 +43,6 @@ class Stock:
         return uuid.UUID(str(row["topic_id"]))
 
     async def configs(self, name: str) -> dict[str, str]:
-        """What is set on the topic itself."""
         resource = ConfigResource(ConfigResourceType.TOPIC, name)
         found = await asyncio.to_thread(lambda: self._admin.describe_configs([resource], config_filter="all"))
         entries = found.get("topic", {}).get(name, {})
@@ -70,11 +66,3 @@ class Stock:
 
     def close(self) -> None:
         self._admin.close()
-
-
-async def until(ask: Callable[[], Any], what: str) -> None:
-    clock = asyncio.get_running_loop().time
-    deadline_s = clock() + DEADLINE_S
-    while not await ask():
-        assert clock() < deadline_s, what
-        await asyncio.sleep(_POLL_S)

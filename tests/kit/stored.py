@@ -6,30 +6,24 @@ import struct
 from collections.abc import Iterable, Mapping
 
 from connect.core import status_and_offset_topics
-from connect.kafka.cluster import Cluster
 from connect.kafka.log.compacted_topic import LogRecord, read_to_end
-from connect.kafka.security.connection_settings import connection_settings
 from connectors.formats.gap import GapRecord, unpack_gap
 from connectors.formats.position import KeyKind, Reader, check_version, decode_kind, front
 from connectors.internal_topics import read_stored_positions
 from connectors.offset_map.runs_and_chunks import MapPair, MapRun, MapWriter
+from tests.kit.clients import cluster_at
 
 CONNECTOR = "MirrorSourceConnector"
 
 
 async def stored_positions(bootstrap: str, alias: str, topics: Mapping[str, int]) -> dict[tuple[str, int], int]:
-    """The next source offset of each partition of ``topics`` (name to partitions) that has one stored on the target at
-    ``bootstrap``, for the flow from ``alias``: that of the position, unless Java's offset was altered since."""
+    """The next source offset of each stored partition: the position's, unless Java's was altered since."""
     state = status_and_offset_topics.SourceOffsets()
-    settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="stored", where="the target")
-    cluster = Cluster(settings)
-    try:
+    async with cluster_at(bootstrap) as cluster:
         await read_to_end(
             cluster, f"mm2-offsets.{alias}.internal", lambda record: _apply_or_fail(state, record), read_committed=True
         )
         positions = await read_stored_positions(cluster, f"mm2-offset-map.{alias}.internal", CONNECTOR)
-    finally:
-        await cluster.close()
     stored = {
         (topic, index): state.mirrored_offset(CONNECTOR, alias, topic, index)
         for topic, partitions in topics.items()
@@ -53,18 +47,14 @@ def _apply_or_fail(state: status_and_offset_topics.SourceOffsets, record: LogRec
 
 async def stored_gaps(bootstrap: str, alias: str) -> list[GapRecord]:
     """The gaps that the flow from ``alias`` has passed, in the order in which they were found."""
-    settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="gaps", where="the target")
-    cluster = Cluster(settings)
     found: list[GapRecord] = []
 
     def fold(record: LogRecord) -> None:
         if record.key is not None and record.value is not None and decode_kind(record.key) is KeyKind.GAP:
             found.append(decode_gap(record.key, record.value))
 
-    try:
+    async with cluster_at(bootstrap) as cluster:
         await read_to_end(cluster, f"mm2-offset-map.{alias}.internal", fold, read_committed=True)
-    finally:
-        await cluster.close()
     return sorted(found, key=lambda one: one.found_ms)
 
 

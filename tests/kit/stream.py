@@ -10,10 +10,9 @@ from typing import Final
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as Partition
 
-from connect.kafka.cluster import Cluster
 from connect.kafka.log.active_producers import describe_producers
-from connect.kafka.security.connection_settings import connection_settings
 from tests.kit.brokers import KafkaCluster
+from tests.kit.clients import cluster_at
 
 DEADLINE_S: Final = 300.0
 _PAUSE_S: Final = 0.01
@@ -40,7 +39,6 @@ class Stream:
         return begun
 
     async def end(self, *topics: str) -> None:
-        """Write to these no more; returns once all that was written has arrived, so that they may be deleted."""
         for partition in [one for one in self.written if one.topic in topics]:
             del self.written[partition]
         self._settling = asyncio.Event()
@@ -70,7 +68,6 @@ class Stream:
                 self.longest_pause_s = max(self.longest_pause_s, wrote_s - before_s)
 
     async def read(self, partitions: list[Partition]) -> None:
-        """Until cancelled."""
         remote = {Partition(f"{self.alias}.{one.topic}", one.partition): one for one in partitions}
         async with AIOKafkaConsumer(bootstrap_servers=self.eu.bootstrap, auto_offset_reset="earliest") as consumer:
             consumer.assign(list(remote))
@@ -92,31 +89,18 @@ def longest_gap_s(seen_s: list[float], since_s: float) -> float:
 
 
 async def appear(stream: Stream, topics: list[str]) -> None:
-    """Wait until the copies of these are made."""
-    cluster = eu_cluster(stream)
     remote = {f"{stream.alias}.{topic}" for topic in topics}
-    try:
-        async with asyncio.timeout(DEADLINE_S):
-            while True:
-                found = (await cluster.metadata(remote)).topics
-                if all(name in found and found[name].partitions for name in remote):
-                    return
-                await asyncio.sleep(0.1)
-    finally:
-        await cluster.close()
+    async with cluster_at(stream.eu.bootstrap) as cluster, asyncio.timeout(DEADLINE_S):
+        while True:
+            found = (await cluster.metadata(remote)).topics
+            if all(name in found and found[name].partitions for name in remote):
+                return
+            await asyncio.sleep(0.1)
 
 
 async def producers_of(stream: Stream, partitions: list[Partition]) -> dict[tuple[str, int], dict[int, int]]:
     """Who writes the copies of these: producer ids and their epochs."""
-    cluster = eu_cluster(stream)
-    try:
-        found = await describe_producers(
-            cluster, [(f"{stream.alias}.{one.topic}", one.partition) for one in partitions]
-        )
-    finally:
-        await cluster.close()
+    copies = [(f"{stream.alias}.{one.topic}", one.partition) for one in partitions]
+    async with cluster_at(stream.eu.bootstrap) as cluster:
+        found = await describe_producers(cluster, copies)
     return {one: {producer: epoch for producer, (epoch, _) in states.items()} for one, states in found.items()}
-
-
-def eu_cluster(stream: Stream) -> Cluster:
-    return Cluster(connection_settings({"bootstrap.servers": stream.eu.bootstrap}, client_id="live", where="test"))

@@ -25,8 +25,6 @@ from tests.kit.stage import Stage
 _LOAD_DEADLINE_S: Final = 600.0
 _KEEP_DEADLINE_S: Final = 60.0
 _LOOK_DEADLINE_S: Final = 600.0
-#: Looking walks the process tree and the log, so not too often on a machine that is under load.
-_LOOK_POLL_S: Final = 0.05
 _GONE_DEADLINE_S: Final = 90.0
 _CATCH_UP_DEADLINE_S: Final = 600.0
 #: Where the tripwire of a hold lies: mostly inside a request or an answer, sometimes between two.
@@ -46,10 +44,7 @@ _FIRST_LOOKS: Final = (*_LOOKS, API_VERSIONS)
 
 @dataclass(slots=True)
 class RoundResult:
-    """What happened in a round. Seconds count from the blow. ``faults`` are for people; none means all is well.
-
-    A round is ``missed`` when nobody resumed and the copy went on exact: the blow hit a slice that had just ended.
-    """
+    """A round; seconds from the blow; ``missed``: it hit a slice that had just ended, and the copy was exact."""
 
     number: int
     what: str
@@ -139,7 +134,6 @@ class Strike:
 
     @property
     def _loses_all(self) -> bool:
-        """Whether the blow ends every slice."""
         return self._round.victim in KILLED and self._round.victim is not Role.PYTHON_WORKER
 
     def _prepare_path(self, writers: list[Member], undo: contextlib.ExitStack) -> Callable[[], None]:
@@ -227,7 +221,6 @@ class Strike:
         return doomed
 
     def _let_look(self) -> None:
-        """Wait for the moment at which the path is let go."""
         if self._round.path is Path.PLAIN:
             return
         conditions: dict[Moment, Callable[[], object]] = {
@@ -239,11 +232,10 @@ class Strike:
         self._result.looked_s = self._since_blow()
 
     def _await(self, condition: Callable[[], object], what: str) -> None:
-        wait_until(condition, _LOOK_DEADLINE_S, what, _LOOK_POLL_S)
+        wait_until(condition, _LOOK_DEADLINE_S, what)
 
     def _has_left_group(self) -> bool:
-        """Nobody asks a broker that was frozen for longer than the worker's lease until it goes on: a cluster may take
-        that long to come up with a successor."""
+        """A cluster may take long to find a successor for a broker that was frozen past the worker's lease."""
         lines = self._stage.mirror.log_lines(self._log_start)
         return self._round.path is Path.FROZEN and any(_LEFT in line for line in lines)
 
@@ -276,7 +268,6 @@ class Strike:
 
 
 def faults_of(report: Report) -> list[str]:
-    """What a comparison found, partition by partition."""
     return [
         f"{found.target}-{found.partition}: gaps {found.gaps}, duplicates {found.duplicates}, "
         f"disorder {found.disorder}, damaged {found.damaged}, behind {found.behind}; {found.fault}"

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from kafka.admin import KafkaAdminClient, NewTopic
+from kafka.admin import NewTopic
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.offsets import LATEST, list_offsets
-from connect.kafka.security.connection_settings import connection_settings
+from tests.kit.clients import cluster_at, stock_admin
 
 _LED_DEADLINE_S: Final = 120.0
 _POLL_S: Final = 0.02
@@ -26,20 +26,12 @@ async def make_topics(
         for name, count in partitions.items()
     ]
     await asyncio.to_thread(_create, bootstrap, topics)
-    settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="test-kit", where="the test")
-    cluster = Cluster(settings)
-    try:
+    async with cluster_at(bootstrap) as cluster:
         await until_led(cluster, partitions)
-    finally:
-        await cluster.close()
 
 
 async def until_led(cluster: Cluster, partitions: Mapping[str, int]) -> None:
-    """Until each topic has that many partitions with leaders that answer.
-
-    The controller answers who makes a topic; its brokers hear of it a moment later, and of one that was deleted under
-    the same name too.
-    """
+    """Until each topic has so many partitions that lead: brokers hear of it after the controller has answered."""
     async with asyncio.timeout(_LED_DEADLINE_S):
         while not await _are_led(cluster, partitions):  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)
@@ -61,8 +53,5 @@ async def _are_led(cluster: Cluster, partitions: Mapping[str, int]) -> bool:
 
 
 def _create(bootstrap: str, topics: Any) -> None:
-    admin: Any = KafkaAdminClient(bootstrap_servers=bootstrap, client_id="test-kit")
-    try:
+    with stock_admin(bootstrap) as admin:
         admin.create_topics(topics)
-    finally:
-        admin.close()

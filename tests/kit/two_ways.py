@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaProducer
 
 from connect.cli.commands.failover import FailoverArguments, run_failover
 from connect.embedded.brokers import KafkaCluster
-from tests.interop.flow import read_all
+from tests.kit.copies import read_all
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.moving import commit, committed
 from tests.kit.processes import wait_until
@@ -100,7 +100,7 @@ class TwoWays:
         """Until the target's topics end as the source's do now."""
         for topic, copy in topics.items():
             wanted = self.values(source, topic)[-10:]
-            wait_until(partial(self._ends_with, target, copy, wanted), DEADLINE_S, f"{topic} is copied", 0.3)
+            wait_until(partial(self._ends_with, target, copy, wanted), DEADLINE_S, f"{topic} is copied")
 
     def _ends_with(self, alias: str, topic: str, wanted: list[bytes | None]) -> bool:
         return self.values(alias, topic)[-len(wanted) :] == wanted
@@ -108,7 +108,6 @@ class TwoWays:
     # -- what is seen -------------------------------------------------------------------------------------
 
     def left_to_read(self, alias: str, topics: Sequence[str]) -> dict[tuple[str, str], list[bytes | None]]:
-        """By group's label and topic: the records from where the group stands."""
         address = self.bootstrap[alias]
         found: dict[tuple[str, str], list[bytes | None]] = {}
         for label, group in self.groups.items():
@@ -117,7 +116,6 @@ class TwoWays:
         return found
 
     def values(self, alias: str, topic: str, begin: int = 0) -> list[bytes | None]:
-        """Of partition 0 from an offset on, as a reader of committed records gets them."""
         records = asyncio.run(read_all(self.bootstrap[alias], topic))
         return [record.value for record in records if record.offset >= begin]
 

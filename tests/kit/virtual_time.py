@@ -1,8 +1,4 @@
-"""An event loop whose clock jumps to the next timer once nothing else is left to do: hours pass in no time, and what
-is due at the same time on a busy machine is so on an idle one.
-
-For code without sockets, processes and threads; nothing wakes this loop from outside.
-"""
+"""An event loop whose clock jumps to the next timer once it is idle; for code without sockets, processes, threads."""
 
 from __future__ import annotations
 

@@ -33,7 +33,6 @@ WORKER = {
 
 
 def worker_config(**changes: str) -> WorkerConfig:
-    """A worker's settings; ``changes`` with underscores for dots."""
     return WorkerConfig.parse({**WORKER, **{key.replace("_", "."): value for key, value in changes.items()}})
 
 
@@ -76,7 +75,6 @@ class Heard:
         self.topics.append((topic, task))
 
     def of(self, work: str | TaskId) -> list[State]:
-        """The states of one connector or task, in order."""
         return [state for its_work, state in self.states if its_work == work]
 
     def last(self, work: str | TaskId) -> State | None:
@@ -91,8 +89,7 @@ class Heard:
 
 
 class MemoryLog:
-    """A :class:`connect.kafka.log.compacted_log.CompactedLog` in memory. ``refusing``: what a write raises after
-    ``slow_s``."""
+    """A :class:`connect.kafka.log.compacted_log.CompactedLog` in memory; writes raise ``refusing`` after ``slow_s``."""
 
     def __init__(self, on_record: Callable[[LogRecord], None], on_reset: Callable[[], None]) -> None:
         self._on_record = on_record
@@ -124,7 +121,6 @@ class MemoryLog:
         return None
 
     def put(self, key: bytes, value: bytes | None) -> None:
-        """As if somebody had written it."""
         self._on_record(LogRecord(key, value, 0, 0, 0))
 
 
@@ -140,10 +136,7 @@ def memory_topic(name: str = "offsets") -> tuple[OffsetTopic, MemoryLog]:
 
 
 class ObedientProducer(RecordProducer):
-    """Keeps what is sent until the test acknowledges or fails it; remembers transactions.
-
-    ``refusing``: errors that the next sends raise, one each. ``acks_at_once``: nothing is kept.
-    """
+    """Keeps what is sent until the test acknowledges or fails it; ``refusing``: errors of the next sends."""
 
     def __init__(self, *, acks_at_once: bool = False) -> None:
         self.acks_at_once = acks_at_once
@@ -175,13 +168,11 @@ class ObedientProducer(RecordProducer):
         self.closed_with_s = timeout_s
 
     def ack(self, which: int = 0) -> None:
-        """The record at ``which`` among those under way arrives."""
         record, done = self.under_way[which]
         del self.under_way[which]
         done(RecordMetadata(record.topic, record.partition or 0, len(self.sent), 0), None)
 
     def fail(self, error: Exception, which: int = 0) -> None:
-        """It does not."""
         _, done = self.under_way[which]
         del self.under_way[which]
         done(None, error)
@@ -193,7 +184,6 @@ def record(number: int, partition: int = 0, topic: str = "t") -> SourceRecord:
 
 
 def plugins(connector: type[SourceConnector], name: str = "Test") -> Plugins:
-    """The built-in plugins and one connector."""
     described = PluginDescription(PluginKind.SOURCE, name, connector, connector.config_def(), connector.version())
     return Plugins([*_BUILTIN, described])
 

@@ -22,15 +22,11 @@ PROGRAMS: Final = Path(sys.executable).parent
 _WORKER: Final = "worker"
 _START_DEADLINE_S: Final = 240.0
 _STOP_DEADLINE_S: Final = 120.0
-_POLL_S: Final = 0.1
 _TAIL_BYTES: Final = 4000
 
 
 def worker_properties(bootstrap: str, group: str, changes: Mapping[str, str] | None = None) -> dict[str, str]:
-    """A worker's file for one node of Kafka, on a free port; topics are named after the group; ``changes`` win.
-
-    Members that leave are not waited for, and offsets are stored often, so that tests need not wait.
-    """
+    """A worker's file for one node, tuned so that tests need not wait; ``changes`` win."""
     (port,) = cluster_config.choose(1)
     return {
         "bootstrap.servers": bootstrap,
@@ -60,7 +56,7 @@ def await_ready(url: str, is_running: Callable[[], bool], tail: Callable[[], str
         assert is_running(), f"the worker at {url} has ended: {tail()}"
         return _status(url, "health") == 200
 
-    wait_until(healthy, deadline_s, f"the worker at {url} is healthy", _POLL_S)
+    wait_until(healthy, deadline_s, f"the worker at {url} is healthy")
 
 
 def _status(url: str, path: str) -> int | None:
@@ -111,7 +107,6 @@ class OurWorker:
         return self._keeper.poll(_WORKER) is None
 
     def await_ready(self, deadline_s: float = _START_DEADLINE_S) -> None:
-        """Returns once it serves its REST and has joined its group."""
         await_ready(self.url, lambda: self.is_running, self.tail, deadline_s)
 
     def stop(self, within_s: float = _STOP_DEADLINE_S) -> int:
@@ -122,19 +117,16 @@ class OurWorker:
         return self._keeper.poll(_WORKER) or 0
 
     def kill(self) -> None:
-        """SIGKILL; returns when it has ended."""
         self._keeper.signal(_WORKER, signal.SIGKILL)
         assert self._keeper.wait(_WORKER, _STOP_DEADLINE_S), "a killed process ends"
 
     def freeze(self) -> None:
-        """SIGSTOP."""
         self._keeper.signal(_WORKER, signal.SIGSTOP)
 
     def thaw(self) -> None:
         self._keeper.signal(_WORKER, signal.SIGCONT)
 
     def tail(self) -> str:
-        """The end of its log, for messages."""
         return self.log.read_text(errors="replace")[-_TAIL_BYTES:] if self.log.exists() else ""
 
     def __enter__(self) -> Self:

@@ -1,9 +1,4 @@
-"""A load writer in a process of its own, so that neither kills nor a busy test slow it: marked records until stopped.
-
-``python -m tests.kit.writer '<json>'`` takes one command a line on stdin (``pause``, ``resume``, ``rate N``, ``tell``,
-``stop``) and answers each with one line of JSON: the records acknowledged so far per partition. The end of stdin stops
-it, so it never outlives who started it. :class:`Writer` is that other side.
-"""
+"""A load writer in a process of its own, steered by lines on stdin: neither kills nor a busy test slow it."""
 
 from __future__ import annotations
 
@@ -81,13 +76,11 @@ class Writer:
         return self._ask("tell")
 
     def stop(self) -> Acknowledged:
-        """Pause and end the process."""
         answer = self._ask("stop")
         self.close()
         return answer
 
     def kill(self) -> None:
-        """SIGKILL; what it had sent without an answer is nobody's any more."""
         self._process.kill()
         self._process.wait()
 
@@ -157,7 +150,6 @@ class _TopicWriter:
         self.acknowledged = dict.fromkeys(range(load.partitions), 0)
 
     async def run(self) -> None:
-        """Write until cancelled."""
         async with self._producer:
             due = time.monotonic()
             while True:
@@ -203,7 +195,6 @@ class _TopicWriter:
             self._outstanding.discard(sent)
 
     async def _settle(self, at_most: int) -> None:
-        """Wait until no more than so many batches are unacknowledged; a failed one ends the writer."""
         while len(self._outstanding) > at_most:
             done, _ = await asyncio.wait(self._outstanding, return_when=asyncio.FIRST_COMPLETED)
             for sent in done:

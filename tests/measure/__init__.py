@@ -1,2 +1,1 @@
-"""Long measurements of promises that `make test` cannot check in its time; one module each, named as on the command
-line: `make measure ARGS="frozen_leader --rounds 100 --seed 7"`."""
+"""Long measurements, one module each: ``make measure ARGS="frozen_leader --rounds 100 --seed 7"``."""

@@ -1,8 +1,4 @@
-"""Run one measurement by name: ``python -m tests.measure NAME [ARGUMENTS]``.
-
-A measurement is a module of this package with ``main(arguments) -> int``. It prints one line per figure and returns 0
-if every goal was reached.
-"""
+"""``python -m tests.measure NAME [ARGUMENTS]``: run ``main(arguments) -> int`` of a module; 0 if goals are reached."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Copying by key through a throttled and delayed path: every record arrives, keys keep their order, and none arrives
-twice but after a crash.
-
-Three partitions are copied into two. The first half of the records is copied in peace; while the second half is copied,
-the process is killed once and started again.
-"""
+"""Copying by key through a throttled, delayed path and a kill: keys keep order, and only a crash doubles records."""
 
 from __future__ import annotations
 
@@ -102,7 +97,6 @@ async def _judged(bootstrap: str, records: int) -> Judge:
 
 
 async def _until(bootstrap: str, count: int, maker: Mirror) -> float:
-    """Wait until so many records count as copied; returns when (s)."""
     end_s = time.monotonic() + _DEADLINE_S
     while True:
         assert maker.is_running, maker.log_lines()[-20:]
@@ -163,7 +157,6 @@ def _reported(what: str, judge: Judge, *, exact: bool) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the figures; returns 0 if the goals are reached."""
     parser = argparse.ArgumentParser(prog="by_key", description=__doc__)
     option: Callable[..., object] = parser.add_argument
     option("--records", type=int, default=2_000_000)

@@ -1,10 +1,4 @@
-"""How long groups take to move if the source is dead: 10,000 partitions whose copying did not end cleanly, 200 groups,
-50 ms to the target and back, and target partitions without a leader. Goal: all others are moved in 60 s, and each group
-that is left is named with a reason and a remedy.
-
-What a killed mirror leaves behind is written as it writes it: positions that are not handed over, the offset map, a
-checkpoint of each group and partition. No record is copied.
-"""
+"""How long 200 groups on 10,000 partitions take to move if the source is dead and 50 ms away. Goal: 60 s."""
 
 from __future__ import annotations
 
@@ -35,7 +29,6 @@ from connect.kafka.concurrency import gather_limited
 from connect.kafka.log.committed_offsets import committed
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.log.transactions import init_producer_id
-from connect.kafka.security.connection_settings import connection_settings
 from connectors.checkpoint.group_checkpoints import LiveOffsets
 from connectors.formats.mirror_records import Checkpoint
 from connectors.formats.position import Position
@@ -43,7 +36,8 @@ from connectors.formats.types import TopicPartition
 from connectors.source.positions.position_store import MirrorPositionStore, StoreSettings
 from connectors.source.positions.stored_positions import Commit
 from tests.kit.brokers import KafkaCluster
-from tests.kit.mirror import replicated
+from tests.kit.clients import cluster_and_admin, cluster_at
+from tests.kit.mirror import one_flow, replicated, write_properties
 from tests.kit.pipe import Direction
 from tests.kit.proxy import FaultProxy
 from tests.kit.topics import make_topics, until_led
@@ -111,9 +105,7 @@ def draw(options: argparse.Namespace) -> Layout:
 
 
 async def _prepare(eu: KafkaCluster, layout: Layout) -> None:
-    settings = connection_settings({"bootstrap.servers": eu.bootstrap}, client_id="prepare", where="eu")
-    target, admin = Cluster(settings), Admin(settings, "eu")
-    try:
+    async with cluster_and_admin(eu.bootstrap, "eu") as (target, admin):
         topics = list(enumerate(layout.topics().items()))
         for at in range(0, len(topics), _MADE_AT_ONCE):
             some = topics[at : at + _MADE_AT_ONCE]
@@ -123,8 +115,6 @@ async def _prepare(eu: KafkaCluster, layout: Layout) -> None:
         await _write_records(eu.bootstrap, layout)
         await _store_positions(target, admin, layout)
         await _write_checkpoints(eu.bootstrap, target, layout)
-    finally:
-        await asyncio.gather(admin.close(), target.close())
 
 
 def _make_remote_topics(bootstrap: str, layout: Layout, some: Sequence[tuple[int, tuple[str, int]]]) -> None:
@@ -205,10 +195,8 @@ async def _lose_leaders(eu: KafkaCluster, layout: Layout) -> int:
     """Kill the broker that leads them. Return how many partitions of the flow have no leader then."""
     if layout.stuck:
         eu.kill(_VICTIM)
-    settings = connection_settings({"bootstrap.servers": eu.bootstrap}, client_id="look", where="eu")
-    target = Cluster(settings)
     topics = {f"us.{one}" for one in layout.topics()}
-    try:
+    async with cluster_at(eu.bootstrap) as target:
         async with asyncio.timeout(120):
             while True:
                 known = (await target.metadata(topics)).topics
@@ -216,27 +204,20 @@ async def _lose_leaders(eu: KafkaCluster, layout: Layout) -> int:
                 if lost == len(layout.stuck):
                     return lost
                 await asyncio.sleep(0.5)
-    finally:
-        await target.close()
 
 
 async def _offsets(eu: KafkaCluster, groups: Sequence[str]) -> dict[str, dict[tuple[str, int], int]]:
-    settings = connection_settings({"bootstrap.servers": eu.bootstrap}, client_id="judge", where="eu")
-    target = Cluster(settings)
 
     async def of(group: str) -> dict[tuple[str, int], int]:
         return {place: one.offset for place, one in (await committed(target, group)).items()}
 
-    try:
+    async with cluster_at(eu.bootstrap) as target:
         return dict(zip(groups, await gather_limited(of, groups, 16), strict=True))
-    finally:
-        await target.close()
 
 
 def judge(
     layout: Layout, reported: Mapping[str, Any], offsets: Mapping[str, Mapping[tuple[str, int], int]]
 ) -> list[str]:
-    """What is wrong with what the command said and did (pure)."""
     faults = []
     named = {one["group"]: one for one in reported["blocked"]}
     if named.keys() != layout.blocked:
@@ -282,16 +263,9 @@ def _run(options: argparse.Namespace, layout: Layout, folder: Path) -> list[str]
         lost = asyncio.run(_lose_leaders(eu, layout))
         _say(f"prepared in {time.monotonic() - began_s:.0f} s; {lost} partitions have no leader")
         file = folder / "mm2.properties"
-        properties = {
-            **replicated(_NODES),
-            "clusters": "us, eu",
-            "us.bootstrap.servers": closing.enter_context(_dead(is_silent=options.silent)),
-            "eu.bootstrap.servers": eu.proxied_bootstrap,
-            "us->eu.enabled": "true",
-            "topics": "t.*",
-            "groups": "g-.*",
-        }
-        file.write_text("".join(f"{key} = {value}\n" for key, value in properties.items()))
+        source = closing.enter_context(_dead(is_silent=options.silent))
+        flow = one_flow(source, eu.proxied_bootstrap, "t.*")
+        write_properties(file, {**flow, **replicated(_NODES), "groups": "g-.*"})
         for proxy in proxies:
             for direction in Direction:
                 proxy.delay(direction, options.round_trip / 2)
@@ -330,7 +304,6 @@ def _say(line: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return 0 if the goal was reached."""
     parser = argparse.ArgumentParser(prog="failover_gone", description=__doc__)
     parser.add_argument("--partitions", type=int, default=10_000, help="of the flow, all not cleanly ended")
     parser.add_argument("--groups", type=int, default=200)

@@ -1,10 +1,4 @@
-"""Random schedules of a failover on real brokers: consumers join, read, commit and leave on both clusters, operators
-move groups and take them back in processes of their own, and are killed, or suspended for ``--pause`` seconds, at any
-act. Goal: no newer commit is changed, no record is skipped.
-
-Two clusters and one mirror serve all schedules. The mirror has a flow for each lane, in which one schedule follows the
-other. :mod:`tests.kit.offset_history` judges what lies in the target's log of offsets then.
-"""
+"""Random schedules of consumers and struck operators on real brokers. Goal: no newer commit changed, none skipped."""
 
 from __future__ import annotations
 
@@ -190,7 +184,6 @@ class Stage:
         return RestClient(self.url)
 
     def answers(self, alias: str) -> bool:
-        """Whether the workers of a flow do."""
         try:
             return self.rest.try_once("GET", f"/{alias}/eu/connectors/MirrorSourceConnector/status")[0] == 200
         except (OSError, ValueError):  # while they start

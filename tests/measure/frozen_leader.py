@@ -1,9 +1,4 @@
-"""Freeze the leader of some partitions, thaw it once another leader was elected, and judge the copy.
-
-Three brokers on each side, replication factor 3, ``min.insync.replicas`` 2, load all the time. A broker that thaws
-believes for a moment that it still leads: its answers are of an older leader epoch. Goal over all rounds: 0 truncations
-reported, 0 partitions stopped, 0 records lost, duplicated or reordered.
-"""
+"""Freeze leaders, thaw them once replaced, and judge the copy. Goal: nothing lost, doubled, reordered or reported."""
 
 from __future__ import annotations
 
@@ -23,12 +18,12 @@ from pathlib import Path
 from typing import Final, Self
 
 from connect.core.errors import RetriableError
-from connect.kafka.cluster import Cluster, PartitionMetadata
-from connect.kafka.security.connection_settings import connection_settings
+from connect.kafka.cluster import PartitionMetadata
 from connectors.formats.gap import STATES
 from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, TopicPair
-from tests.kit.mirror import SMALL, Mirror
+from tests.kit.clients import cluster_at
+from tests.kit.mirror import HANDOVERS, Mirror, one_flow
 from tests.kit.processes import DeadlinePassed
 from tests.kit.topics import make_topics
 from tests.kit.writer import Load, Writer
@@ -58,8 +53,6 @@ class Blow:
 
 
 class _Side:
-    """One cluster, seen from any of its brokers."""
-
     def __init__(self, name: str) -> None:
         self.name = name
         config = {"min.insync.replicas": "2", "default.replication.factor": "3"}
@@ -68,12 +61,8 @@ class _Side:
     async def partitions(self, witness: int) -> dict[tuple[str, int], PartitionMetadata]:
         """Every partition, as the broker with this index reports it."""
         port = self.kafka.nodes[witness].port
-        settings = connection_settings({"bootstrap.servers": f"127.0.0.1:{port}"}, client_id="judge", where="here")
-        cluster = Cluster(settings)
-        try:
+        async with cluster_at(f"127.0.0.1:{port}") as cluster:
             topics = (await cluster.metadata(None)).topics
-        finally:
-            await cluster.close()
         return {(name, index): row for name, topic in topics.items() for index, row in topic.partitions.items()}
 
 
@@ -110,16 +99,9 @@ class FrozenLeader:
         await self._exits.aclose()
 
     def _properties(self) -> dict[str, str]:
-        return {
-            "clusters": "us, eu",
-            "us.bootstrap.servers": self._us.kafka.bootstrap,
-            "eu.bootstrap.servers": self._eu.kafka.bootstrap,
-            "us->eu.enabled": "true",
-            "us->eu.topics": ", ".join(load.topic for load in _LOADS),
-            **{key: "3" if key.endswith("replication.factor") else value for key, value in SMALL.items()},
-            "tasks.max": "2",
-            "copy.epoch.ms": "30000",
-        }
+        topics = ", ".join(load.topic for load in _LOADS)
+        flow = one_flow(self._us.kafka.bootstrap, self._eu.kafka.bootstrap, topics)
+        return {**flow, **{key: "3" for key in flow if key.endswith("replication.factor")}, **HANDOVERS}
 
     async def play(self) -> Blow:
         """One round: freeze, wait for an election, thaw, wait until all replicas are in sync and the copy caught up."""
@@ -182,7 +164,6 @@ def _copied(prefix: str) -> set[tuple[str, int]]:
 
 
 async def _run(options: argparse.Namespace, directory: Path) -> list[str]:
-    """Play all rounds; return what was wrong."""
     faults: list[str] = []
     async with FrozenLeader(directory, seed=options.seed, records_per_s=options.rate) as run:
         for number in range(1, options.rounds + 1):
@@ -223,7 +204,6 @@ def _say(line: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return 0 if no round had a fault."""
     parser = argparse.ArgumentParser(prog="frozen_leader", description=__doc__)
     parser.add_argument("--rounds", type=int, default=100, help="frozen leaders (default 100)")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32), help="of sides and leaders")

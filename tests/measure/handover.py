@@ -1,9 +1,4 @@
-"""How long a change of epochs holds records up: producer-to-consumer latency with epochs of a few seconds.
-
-``--slots 1`` leaves the next slice without a slot until its predecessor has ended. ``--new-topics`` makes topics while
-records flow, so that epochs end early for partitions that join. ``--command`` runs the ``connect-mirror-maker`` of
-another version, for a comparison in one run.
-"""
+"""How long a change of epochs holds records up: producer-to-consumer latency with epochs of a few seconds."""
 
 from __future__ import annotations
 

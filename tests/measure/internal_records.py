@@ -15,7 +15,7 @@ from connect.core.errors import RetriableError
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.offsets import LATEST, list_offsets
-from connect.kafka.security.connection_settings import connection_settings
+from tests.kit.clients import cluster_at
 from tests.kit.mirror import Mirror, one_flow
 from tests.kit.topics import make_topics
 
@@ -51,9 +51,7 @@ def main(arguments: list[str]) -> int:
 
 async def _measure(options: argparse.Namespace, us: KafkaCluster, eu: KafkaCluster) -> tuple[int, dict[str, int]]:
     """Count from when every partition is copied, so without what a start writes."""
-    settings = connection_settings({"bootstrap.servers": eu.bootstrap}, client_id="measure", where="cluster eu")
-    target = Cluster(settings, "eu")
-    try:
+    async with cluster_at(eu.bootstrap, "eu") as target:
         async with AIOKafkaProducer(bootstrap_servers=us.bootstrap) as producer:
             await _write(producer, options.partitions, options.partitions)
             deadline_s = time.monotonic() + _START_DEADLINE_S
@@ -72,8 +70,6 @@ async def _measure(options: argparse.Namespace, us: KafkaCluster, eu: KafkaClust
             await producer.flush()
         internal = {topic: await _count(target, topic) - begun[topic] for topic in _INTERNAL}
         return await _count(target, f"us.{_TOPIC}") - copied, internal
-    finally:
-        await target.close()
 
 
 async def _write(producer: AIOKafkaProducer, count: int, partitions: int, first: int = 0) -> None:

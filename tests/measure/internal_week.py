@@ -1,9 +1,4 @@
-"""How large the internal topics are after a week of busy partitions, and how long a start reads them.
-
-The records of a week are written with the timestamps that they would have, by the pace of a task: five progress records
-a minute for each partition, then a full position and Java's offset. The broker's cleaner runs meanwhile, but with
-``--uncleaned``, where the topics have Kafka's default settings, as those of an earlier version.
-"""
+"""How large the internal topics are after a week of busy partitions, cleaned or not, and how long a start takes."""
 
 from __future__ import annotations
 
@@ -20,8 +15,7 @@ from uuid import uuid4
 from connect.core import status_and_offset_topics
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.producer import OutRecord, partition_of
-from connect.kafka.log.topic_admin import Admin, alter
-from connect.kafka.security.connection_settings import connection_settings
+from connect.kafka.log.topic_admin import alter
 from connectors.formats.position import (
     KeyKind,
     LastRun,
@@ -37,6 +31,7 @@ from connectors.offset_map.reader import MapReader
 from connectors.source.positions.position_store import MirrorPositionStore, StoreSettings
 from connectors.source.positions.stored_positions import Commit
 from tests.kit.brokers import KafkaCluster
+from tests.kit.clients import cluster_and_admin
 from tests.kit.internal_rounds import Moment, write_rounds
 
 _GOAL_BYTES: Final = 200 * 1024 * 1024
@@ -59,14 +54,12 @@ def main(arguments: list[str]) -> int:
 
 
 async def _measure(options: argparse.Namespace, eu: KafkaCluster, folder: Path) -> int:
-    connection = connection_settings({"bootstrap.servers": eu.bootstrap}, client_id="measure", where="cluster eu")
-    cluster, admin = Cluster(connection, "eu"), Admin(connection, "eu")
     settings = StoreSettings(
         _CONNECTOR, "us", "mm2-offsets.us.internal", "mm2-offset-map.us.internal", "measure-commit", 1
     )
     positions = [_position(index) for index in range(options.partitions)]
     sources = [TopicPartition(one.source_topic, one.source_partition) for one in positions]
-    try:
+    async with cluster_and_admin(eu.bootstrap, "eu") as (cluster, admin):
         store = MirrorPositionStore(cluster, admin, settings)
         await store.load(sources)
         await store.commit([Commit(one, [(0, 0, one.target_end)]) for one in positions])
@@ -97,9 +90,6 @@ async def _measure(options: argparse.Namespace, eu: KafkaCluster, folder: Path) 
         if options.uncleaned:
             return 0 if whole else 1
         return 0 if whole and size <= _GOAL_BYTES and max(store_s, reader_s) <= _GOAL_S else 1
-    finally:
-        await admin.close()
-        await cluster.close()
 
 
 class Turns:

@@ -1,10 +1,4 @@
-"""Take the quorum from some target partitions and measure what the others lose.
-
-Three target brokers, one of them frozen for minutes. It holds a replica of the ``stuck`` partitions, which need all
-three (``min.insync.replicas`` 3), and none of the ``healthy`` ones; the other two brokers lead both. Goal: while the
-broker is frozen, 95 % or more of what is written to the healthy partitions is copied, and the stuck ones catch up
-exactly once it is back.
-"""
+"""Freeze a broker that ``stuck`` partitions need. Goal: 95 % of the others' records are copied meanwhile."""
 
 from __future__ import annotations
 
@@ -18,9 +12,9 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from kafka.admin import KafkaAdminClient, NewTopic
+from kafka.admin import NewTopic
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
@@ -28,7 +22,8 @@ from connect.kafka.log.offsets import LATEST, list_offsets
 from connect.kafka.security.connection_settings import connection_settings
 from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, TopicPair
-from tests.kit.mirror import CALM, Mirror, replicated
+from tests.kit.clients import stock_admin
+from tests.kit.mirror import CALM, Mirror, one_flow, replicated
 from tests.kit.topics import make_topics
 from tests.kit.writer import Load, Writer
 
@@ -45,25 +40,20 @@ _LOOK_S: Final = 1.0
 
 def _make_target_topics(bootstrap: str, counts: Mapping[str, int]) -> None:
     """``healthy`` on the first two brokers only, ``stuck`` on all three; leaders alternate between the first two."""
-    admin: Any = KafkaAdminClient(bootstrap_servers=bootstrap, client_id="measure")
     pairs = [(1, 2), (2, 1)]
     assigned = {
         _HEALTHY: {index: list(pairs[index % 2]) for index in range(counts[_HEALTHY])},
         _STUCK: {index: [*pairs[index % 2], _VICTIM_ID] for index in range(counts[_STUCK])},
     }
-    try:
+    with stock_admin(bootstrap) as admin:
         for name, needed in ((_HEALTHY, "2"), (_STUCK, "3")):
             configs = {"min.insync.replicas": needed}
             admin.create_topics(
                 [NewTopic(name=f"us.{name}", replica_assignments=assigned[name], topic_configs=configs)]
             )
-    finally:
-        admin.close()
 
 
 class _Ends:
-    """Both ends of the healthy partitions."""
-
     def __init__(self, source: KafkaCluster, target: KafkaCluster, partitions: int) -> None:
         nodes = ",".join(f"127.0.0.1:{node.port}" for at, node in enumerate(target.nodes) if at != _VICTIM)
         self._clusters = [
@@ -73,7 +63,6 @@ class _Ends:
         self._partitions = partitions
 
     async def caught_up(self, records: float) -> None:
-        """Wait until the copy is less than so many records behind."""
         async with asyncio.timeout(_DEADLINE_S):
             while True:
                 with contextlib.suppress(RetriableError):  # leaders have just been elected
@@ -83,7 +72,6 @@ class _Ends:
                 await asyncio.sleep(_LOOK_S)
 
     async def look(self) -> tuple[int, int]:
-        """Records at the source and at the target."""
         names = (_HEALTHY, f"us.{_HEALTHY}")
         ends = [
             await list_offsets(cluster, [(name, index) for index in range(self._partitions)], LATEST)
@@ -119,15 +107,6 @@ async def _run(options: argparse.Namespace, directory: Path) -> list[str]:
     counts = {_HEALTHY: options.partitions - options.stuck, _STUCK: options.stuck}
     config = {"min.insync.replicas": "2", "default.replication.factor": "3"}
     loads = [Load(name, count, batch_records=20) for name, count in counts.items()]
-    properties = {
-        **replicated(_NODES),
-        **CALM,  # the frozen broker may coordinate the workers' group
-        "offset-syncs.topic.replication.factor": "1",  # at the source
-        "clusters": "us, eu",
-        "us->eu.enabled": "true",
-        "us->eu.topics": ", ".join(counts),
-        "tasks.max": "2",
-    }
     faults: list[str] = []
     with (
         KafkaCluster.start("us", config={"offsets.topic.replication.factor": "1"}) as source,
@@ -135,7 +114,9 @@ async def _run(options: argparse.Namespace, directory: Path) -> list[str]:
     ):
         await make_topics(source.bootstrap, counts)
         await asyncio.to_thread(_make_target_topics, target.bootstrap, counts)
-        properties |= {"us.bootstrap.servers": source.bootstrap, "eu.bootstrap.servers": target.bootstrap}
+        flow = one_flow(source.bootstrap, target.bootstrap, ", ".join(counts))
+        # The frozen broker may coordinate the workers' group.
+        properties = {**flow, **replicated(_NODES), **CALM}
         pairs = [TopicPair(name, f"us.{name}", count) for name, count in counts.items()]
         ends = _Ends(source, target, counts[_HEALTHY])
         async with Checker(source.bootstrap, target.bootstrap, pairs) as checker:
@@ -176,7 +157,6 @@ def _say(line: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return 0 if the goal was reached."""
     parser = argparse.ArgumentParser(prog="no_quorum", description=__doc__)
     parser.add_argument("--partitions", type=int, default=1000, help="of both topics (default 1000)")
     parser.add_argument("--stuck", type=int, default=200, help="of these without quorum (default 200)")

@@ -1,9 +1,4 @@
-"""Resume by counting on brokers of several releases: fence, roll segments, let the cleaner run, lose the successor, and
-take over again. Also what a release does with an epoch that a client raises by itself.
-
-``resume_brokers [--versions 2.8.2 3.9.1 4.3.1]``: prints a line per release and target, and returns 0 if each takeover
-was exact, or announced at least as many records as appear twice.
-"""
+"""Resume by counting on several releases: fence, roll, clean, lose the successor, take over; exact or announced."""
 
 from __future__ import annotations
 
@@ -23,7 +18,6 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.log import transactions
 from connect.kafka.log.offsets import LATEST, list_offset
 from connect.kafka.log.transactions import fence
-from connect.kafka.security.connection_settings import connection_settings
 from connect.wire import batch as wire
 from connect.wire import records
 from connectors.control_link.protocol import PartitionPlan, SliceSettings
@@ -33,7 +27,8 @@ from connectors.dataplane.fetch_api import FetchLimits, TopicOnWire
 from connectors.dataplane.resume import Resumer
 from connectors.formats.types import ProducerIdAndEpoch, ResumeProof, TopicPartition
 from tests.kit.brokers import KafkaCluster
-from tests.kit.topics import make_topics, until_led
+from tests.kit.clients import cluster_at
+from tests.kit.topics import make_topics
 
 _RECORDS: Final = 60
 _KEYS: Final = 7
@@ -61,20 +56,16 @@ def _run(version: str) -> list[str]:
 
 
 async def _play(version: str, bootstrap: str) -> list[str]:
-    cluster = Cluster(connection_settings({"bootstrap.servers": bootstrap}, client_id="resume", where="resume"), "us")
     await make_topics(bootstrap, {"orders": 1})
     await make_topics(bootstrap, {"us.kept": 1}, _ROLLS)
     await make_topics(bootstrap, {"us.thinned": 1}, _THINNED)
     await make_topics(bootstrap, {"us.raised": 1})
-    await until_led(cluster, dict.fromkeys(("orders", "us.kept", "us.thinned", "us.raised"), 1))
     await _write(bootstrap, "orders", range(_RECORDS))
-    try:
+    async with cluster_at(bootstrap, "us") as cluster:
         faults = [
             fault for target in ("us.kept", "us.thinned") for fault in await _taken_over(cluster, bootstrap, target)
         ]
         faults += await _raised(cluster, TopicPartition("us.raised", 0))
-    finally:
-        await cluster.close()
     return [f"{version}: {fault}" for fault in faults]
 
 

@@ -1,7 +1,4 @@
-"""Play the model of resuming for many seeds, or look for the first seed that shows what a rule is for.
-
-``resume_model --seeds N [--first SEED]``; ``resume_model --mutants N``: play each mutant up to N seeds.
-"""
+"""Play the model of resuming for ``--seeds N``, or look for the first seed that shows what a rule is for."""
 
 from __future__ import annotations
 

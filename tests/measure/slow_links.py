@@ -1,8 +1,4 @@
-"""How much of a slow link a backlog uses, and whether each change of epochs on it is clean.
-
-Every connection to one side passes a proxy that lets ``--rates`` megabytes a second through: first the target's, then
-the source's. Goal: 90 % of the link, no unclean change of epochs.
-"""
+"""How much of a slow link (``--rates``, MB/s) a backlog uses. Goal: 90 %, and no unclean change of epochs."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as Partition
 
 from tests.kit.brokers import PROXIED, KafkaCluster
-from tests.kit.mirror import SMALL, Mirror
+from tests.kit.mirror import Mirror, one_flow
 from tests.kit.pipe import Direction
 from tests.kit.proxy import FaultProxy
 from tests.kit.topics import make_topics
@@ -62,15 +58,11 @@ def _run(options: argparse.Namespace, side: str, rate_mb: float) -> bool:
             for proxy in proxies:
                 for direction in Direction:
                     proxy.limit(direction, rate)
-            properties = {
-                "clusters": "us, eu",
-                "us.bootstrap.servers": us.bootstrap_of(PROXIED) if side == "source" else us.bootstrap,
-                "eu.bootstrap.servers": eu.bootstrap_of(PROXIED) if side == "target" else eu.bootstrap,
-                **SMALL,
-                "us->eu.enabled": "true",
-                "us->eu.topics": "backlog",
-                "copy.epoch.ms": str(options.epoch_ms),
-            }
+            source, target = (
+                one.bootstrap_of(PROXIED) if side == proxied else one.bootstrap
+                for one, proxied in ((us, "source"), (eu, "target"))
+            )
+            properties = {**one_flow(source, target, "backlog", tasks=1), "copy.epoch.ms": str(options.epoch_ms)}
             with tempfile.TemporaryDirectory() as folder:
                 mirror = Mirror(properties, Path(folder), [options.command] if options.command else ())
                 with mirror:

@@ -1,9 +1,4 @@
-"""How fast ``heliograph verify`` compares: records of 1 KB, both sides read, with one Spark task and with two.
-
-The copy is left as the mirror made it, so that most batches are compared as bytes. With ``--merged``, batches of source
-and target differ, so that all records are decoded. With ``--share``, each executor of a standalone Spark has that part
-of a core, as on a machine of its own, and the brokers have the rest.
-"""
+"""How fast ``heliograph verify`` compares records of 1 KB, with one Spark task and with two."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Print a bill of materials (CycloneDX 1.6) of what a release installs: the locked packages and the pinned jars.
-
-python -m tests.packaging.sbom > sbom.json
-"""
+"""``python -m tests.packaging.sbom > sbom.json``: a bill of materials (CycloneDX 1.6) of packages and jars."""
 
 from __future__ import annotations
 

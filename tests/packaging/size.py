@@ -1,8 +1,4 @@
-"""Lines by package, as ``docs/size.md`` has them: ``python -m tests.packaging.size`` writes the page.
-
-``--check`` compares the page with the tree. A package may shrink; one that grows beyond its row needs the page written
-again in the same commit.
-"""
+"""``python -m tests.packaging.size`` writes the lines by package to ``docs/size.md``; ``--check`` refuses growth."""
 
 from __future__ import annotations
 
@@ -39,7 +35,6 @@ class Size(NamedTuple):
 
 
 def sizes(root: Path = ROOT) -> dict[str, Size]:
-    """Files and lines of each package that has modules, by its folder."""
     found: dict[str, list[int]] = defaultdict(list)
     for path in modules(root):
         if path.name != "__init__.py":
@@ -62,7 +57,6 @@ def rounded(lines: int) -> int:
 
 
 def allowed(text: str) -> dict[str, Size]:
-    """The rows of the page."""
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
     return {name.strip("`"): Size(int(files), int(lines)) for name, files, lines in rows}
 

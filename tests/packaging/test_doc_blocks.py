@@ -1,5 +1,4 @@
-"""Each block of code or output in README.md and the documentation is tested: here by its kind, or by the test that
-:data:`TESTS` names."""
+"""Each block of code or output in the documentation is tested: here by its kind, or by the test in :data:`TESTS`."""
 
 from __future__ import annotations
 

@@ -21,7 +21,6 @@ _CODE_BLOCK = re.compile(r"^(?: {4}.*|```.*?^```)$", re.MULTILINE | re.DOTALL)
 
 
 def anchors(page: Path) -> set[str]:
-    """The headings of a page as links name them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

@@ -10,7 +10,6 @@ README = (ROOT / "README.md").read_text("utf-8")
 
 
 def row(name: str) -> list[str]:
-    """The cells of a row of the table of figures."""
     (line,) = (line for line in README.splitlines() if line.startswith(f"| {name}"))
     return [cell.strip() for cell in line.strip("|").split("|")]
 

@@ -1,8 +1,4 @@
-"""Words that are not plain English, looked for in strings, comments and documentation.
-
-``python -m tests.packaging.words`` prints each with its file and line, and fails if there is any. Names in code and
-quoted code are not read.
-"""
+"""``python -m tests.packaging.words``: words that are not plain English in strings, comments and documentation."""
 
 from __future__ import annotations
 
@@ -43,8 +39,7 @@ _FOUND: Final = re.compile(r"(?<![\w.`-])(?:" + "|".join(f"({word})" for word in
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines of a file that people read, with their numbers: of Python those of strings and comments, of a page all
-    that is outside code."""
+    """Lines of a file that people read, by number: strings and comments of Python, and pages outside code."""
     text = path.read_text()
     if path.suffix != ".py":
         fenced = False
@@ -68,7 +63,6 @@ def faults(path: Path) -> Iterator[str]:
 
 
 def files(root: Path = ROOT) -> Iterator[Path]:
-    """Files whose text is checked."""
     for place in (*_CODE, *_PAGES):
         found = root / place
         for path in [found] if found.is_file() else sorted(found.rglob("*")):

@@ -1,10 +1,4 @@
-"""Groups, their coordinator and operators that move them, simulated: consumers join, commit and leave, operators are
-suspended for half a minute or killed at any of their steps, and a second one comes along.
-
-What is judged is what brokers hold: whether a commit of a consumer was changed that the operator had not seen, whether
-an operator changed anything after another one had taken the lease, and whether a group was ever sent beyond what its
-consumers have read.
-"""
+"""Groups, their coordinator and operators that move them, simulated, and judged by what brokers hold."""
 
 from __future__ import annotations
 
@@ -120,7 +114,6 @@ class World:
             self.faults_found.append(f"{by.name} commits {new} for {group} {place}, over the newer {old.offset}")
 
     def end(self, name: str, *, commit: bool) -> None:
-        """End what is open under a transactional id."""
         transaction = self.open.pop(name, None)
         if transaction is None or not commit:
             return
@@ -166,8 +159,6 @@ class World:
 
 
 class Writer:
-    """As :class:`connect.kafka.log.producer.TransactionalWriter`."""
-
     def __init__(self, world: World, name: str) -> None:
         self._world, self._name, self._is_open = world, name, False
 
@@ -325,7 +316,6 @@ def group_state(world: World, group: str) -> dict[Partition, int | None]:
 
 
 async def play(world: World) -> None:
-    """One schedule."""
     draw = world.random
     async with Scope("schedule") as scope:
         tasks = [scope.spawn(consume(world), "consumer") for _ in range(3)]

@@ -278,7 +278,7 @@ class Vandal:
         name = "\udcff" if self.ill() and self.random.random() < 0.3 else self.name()
         config: Any = {"k": self.random.choice(_ODD)} if self.ill() else {"connector.class": "X"}
         state = self.random.choice(tuple(TargetState))
-        operations: tuple[events.Operation, ...] = (
+        operations: tuple[events.HerderOperation, ...] = (
             events.PutConnector(name, config, self.random.choice((None, state)), True, "source"),
             events.PutConnector(name, config, None, False, "source"),
             events.DeleteConnector(name),

@@ -48,9 +48,7 @@ class Play:
         self._value = 0
 
     def run(self) -> None:
-        """Raises:
-        Violation: a rule was broken; its text has the seed, and what happened.
-        """
+        """Raises Violation, with the seed and what happened, if a rule was broken."""
         try:
             self._trouble()
             self._calm()
@@ -179,7 +177,6 @@ class Play:
         self.world.after(duration_ms, lambda: None if coordinator.up else coordinator.come_up())
 
     def _trap(self, one: Process) -> None:
-        """Between the steps of a leader's write."""
         if self.trapping and self.random.random() < 0.15:
             self.world.after(
                 self.random.randint(0, 20), lambda: self.random.choice((self._kill, self._freeze_one))(one)
@@ -258,11 +255,7 @@ class Play:
 
 
 def play(seed: int, change: Callable[[Play], None] | None = None) -> None:
-    """Play ``seed``.
-
-    Raises:
-        Violation: a rule was broken.
-    """
+    """Play ``seed``; raises Violation if a rule was broken."""
     one = Play(seed)
     if change is not None:
         change(one)

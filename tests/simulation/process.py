@@ -105,8 +105,7 @@ class Process:
         self._inbox.append(event)
         self._run()
 
-    def ask(self, operation: events.Operation, answered: Any) -> None:
-        """A request, as REST hands it to the driver."""
+    def ask(self, operation: events.HerderOperation, answered: Any) -> None:
         self._ids += 1
         self.replies[self._ids] = 0
         self.answers[self._ids] = answered
@@ -359,5 +358,4 @@ class Process:
 
 
 def task_configs(config: Mapping[str, str]) -> tuple[Mapping[str, str], ...]:
-    """What the simulated connector makes of its config."""
     return tuple({"task.class": "T", "value": config["value"], "n": str(n)} for n in range(int(config["tasks"])))

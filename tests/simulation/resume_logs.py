@@ -20,15 +20,13 @@ _TIME_MS = 1_700_000_000_000
 
 @dataclass
 class Leader(PickyTarget):
-    """A target partition whose end is not replicated at once. ``history`` remembers what was appended, whatever the
-    cleaner and retention do to it: (offset, source offsets of the records)."""
+    """A target partition; ``history``: what was ever appended, by offset with its source offsets."""
 
     high_watermark: int = 0
     log_start: int = 0
     history: list[tuple[int, Sequence[int]]] = field(default_factory=list)
 
     def produce(self, batch: bytes, offsets: Sequence[int]) -> tuple[int, int]:
-        """Append a batch of the records at these source offsets."""
         end = self.end
         error, base = self.append(batch)
         if self.end > end:
@@ -48,8 +46,7 @@ class Leader(PickyTarget):
         return memoryview(bytearray(b"".join(below)))
 
     def elect(self, chance: random.Random, *, is_clean: bool) -> None:
-        """Another leader: it has all that is replicated, and any part of the rest; an unclean one has less, though not
-        less than up to the last marker."""
+        """Another leader has all that is replicated; an unclean one less, but not less than the last marker."""
         markers = [_end(one) for one in self.batches if wire.read_header(one).is_control]
         least = self.high_watermark if is_clean else max(markers, default=0)
         end = chance.choice([least, *(_end(one) for one in self.batches if _end(one) >= least)])
@@ -60,7 +57,6 @@ class Leader(PickyTarget):
         self._rebuild()
 
     def expire(self) -> None:
-        """Forget the producers (``producer.id.expiration.ms``)."""
         self.producers.clear()
 
     def clean(self, chance: random.Random) -> None:
@@ -79,7 +75,6 @@ class Leader(PickyTarget):
         self.batches = [one for one in self.batches if one not in gone]
 
     def retain(self, chance: random.Random) -> None:
-        """Delete the beginning of the log."""
         self.log_start = chance.choice([self.log_start, *(_base(one) for one in self.batches), self.high_watermark])
         self.log_start = min(self.log_start, self.high_watermark)
 
@@ -139,7 +134,6 @@ class Source:
         return self.batches[-1][-1] + 1
 
     def fetch(self, position: int, chance: random.Random) -> memoryview:
-        """Some batches from ``position`` on."""
         found = []
         for offsets in self.batches:
             left = [one for one in offsets if one not in self.compacted]

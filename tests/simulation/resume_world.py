@@ -1,10 +1,4 @@
-"""One partition, copied by one successor after another under crashes, freezes, held requests and faults of brokers.
-
-The successors run the decisions of the product: ``take_over``, ``Predecessors``, ``Resumer`` and ``PartitionCopier``;
-what they ask brokers for is answered by :mod:`tests.simulation.resume_logs`. A seed plays the same way each time. The
-judge looks at the source offsets of all that the target was given, in the order of its log: a record may be missing
-only if compaction took it, the target refuses it, or a gap names it; each that appears again must have been announced.
-"""
+"""One partition, copied by the product's own decisions under crashes, freezes, held requests and faults of brokers."""
 
 from __future__ import annotations
 
@@ -253,7 +247,6 @@ class World:
         self.is_quiet = False
 
     def judge(self) -> None:
-        """Raises :class:`Violation`."""
         if self.stopped:
             return
         source = self.source
@@ -269,8 +262,7 @@ class World:
             raise Violation(self._said(f"{doubled} doubled, {self.announced} announced"))
 
     def _judge_order(self, seen: list[int], needed: list[int]) -> None:
-        """Behind each record come the ones that follow it, or earlier ones again. After an unclean election late
-        batches may stand before what was lost; then the last place of each record is in order."""
+        """Records come in order, or earlier ones again; after an unclean election their last places are in order."""
         if "unclean" in self.story:
             last = {index: at for at, index in enumerate(seen) if index in set(needed)}
             if sorted(last, key=lambda index: last[index]) != sorted(last):
@@ -522,7 +514,6 @@ def _cluster(name: str) -> Cluster:
 
 
 def play(seed: int) -> World:
-    """Raises :class:`Violation`."""
     world = World(seed)
     virtual_time.run(world.play())
     return world

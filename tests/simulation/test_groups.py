@@ -1,7 +1,4 @@
-"""Whole groups of workers under crashes, freezes, cuts and changes of config; and whether the judge sees what is wrong.
-
-A failure names its seed: ``python -m tests.simulation --seed N`` plays it again, to the same end.
-"""
+"""Whole groups under crashes, freezes and cuts, and what the judge sees; ``python -m tests.simulation --seed N``."""
 
 import pytest
 

@@ -1,5 +1,4 @@
-"""Partitions that move between the tasks of a connector, while slices are lost, tasks are killed or stopped, and the
-store does not answer: each is copied by one slice at a time, from where the one before it ended."""
+"""Partitions that move between tasks under loss and kills: each is copied by one slice, from where the last ended."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""One partition under successors that crash and freeze: 0 lost, 0 reordered, 0 unannounced duplicates; and whether each
-rule of resuming is needed for that.
-
-``make measure ARGS="resume_model --seeds N"`` plays more seeds, and a failure's seed again.
-"""
+"""Successors of one partition: 0 lost, reordered or unannounced twice, and whether each rule is needed for that."""
 
 from __future__ import annotations
 

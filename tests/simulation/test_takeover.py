@@ -20,8 +20,6 @@ TASKS = [TaskId("c", n) for n in range(6)]
 
 
 class Group:
-    """Three workers that share one connector of six tasks, at peace."""
-
     def __init__(self, seed: int, *, session_ms: int, heartbeat_ms: int) -> None:
         self.world = World(seed)
         self.session_ms, self.heartbeat_ms = session_ms, heartbeat_ms
@@ -55,7 +53,6 @@ class Group:
         self.world.run_until(self.world.now_ms + duration_ms)
 
     def idle(self) -> list[TaskId]:
-        """Tasks that nobody runs."""
         return [task for task in TASKS if not any(task in one.work for one in self.living())]
 
     def wait_for_peace(self, within_ms: int) -> None:

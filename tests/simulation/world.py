@@ -82,8 +82,7 @@ class Machine:
         failed: Call,
         timeout_ms: int = 1_000,
     ) -> None:
-        """Ask another machine, or the brokers where it is None. Exactly one of ``then`` and ``failed`` follows here,
-        unless the other side never answers."""
+        """Ask another machine, or the brokers (None); ``then`` or ``failed`` follows, unless nobody answers."""
         asked_ms = self.world.now_ms
 
         def lost() -> None:

@@ -1,8 +1,4 @@
-"""A flow of 10,000 partitions in the browser: how soon the page is painted, and how long an update keeps it busy.
-
-The reports are the real ones, over a flow that is not copied. Run by ``make ui``; the bounds need a machine with a core
-to spare.
-"""
+"""10,000 partitions in the browser (``make ui``): how soon the page is painted, how long an update keeps it busy."""
 
 from __future__ import annotations
 
@@ -31,8 +27,6 @@ UPDATE_MS = 100
 
 
 class LargeHerder(DictHerder):
-    """A herder whose one connector mirrors 10,000 partitions, each of which has a lag."""
-
     def __init__(self) -> None:
         super().__init__()
         config = {"source.cluster.alias": "us", "target.cluster.alias": "eu"}
@@ -55,7 +49,6 @@ class LargeHerder(DictHerder):
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """The address of a server in a loop of its own."""
     loop, served = asyncio.new_event_loop(), RestServer(RestSettings((RestListener("http", "127.0.0.1", 0),)))
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

@@ -39,7 +39,7 @@ def test_the_page_of_a_flow_shows_its_last_hour_batches_workers_and_spark(stage:
             page.get_by_text(text).first.wait_for()
         page.locator(".chart canvas").nth(3).wait_for()
     details = f"/ui/api/flows/{FLOW.rpartition('/')[2]}/details"
-    wait_until(lambda: len(stage.ask(details)["history"]["at_ms"]) > 3, DEADLINE_S, "the charts have samples", 1)
+    wait_until(lambda: len(stage.ask(details)["history"]["at_ms"]) > 3, DEADLINE_S, "the charts have samples")
     stage.pictures("flow", FLOW, "Last hour")
 
 
@@ -105,7 +105,7 @@ def with_groups(stage: Stage) -> Stage:
         found = stage.ask("/us/eu/connectors/MirrorCheckpointConnector/groups?search=dispatch")["groups"]
         return bool(found) and found[0]["synced"]
 
-    wait_until(is_synced, DEADLINE_S, "groups are synced", 1)
+    wait_until(is_synced, DEADLINE_S, "groups are synced")
     stage.join(stage.eu, "us.orders", "dispatch")
     return stage
 

@@ -21,7 +21,7 @@ from PIL import Image
 from playwright.sync_api import Browser, ConsoleMessage, Page, ViewportSize
 
 from tests.kit.brokers import KafkaCluster
-from tests.kit.mirror import Mirror, one_flow, with_rest
+from tests.kit.mirror import FOLLOWED_GROUPS, Mirror, one_flow, with_rest
 from tests.kit.processes import wait_until
 from tests.kit.quotas import Quota, set_quota
 from tests.kit.topics import make_topics
@@ -88,14 +88,11 @@ class Stage:
         return found
 
     def limit(self, topic: str, record_bytes: int) -> None:
-        """Set the largest record that a target topic takes."""
         admin = KafkaAdminClient(bootstrap_servers=self.eu.bootstrap)
         admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {LARGEST: str(record_bytes)})])
         admin.close()
 
     def commit(self, group: str, offsets: dict[tuple[str, int], int]) -> None:
-        """Commit at the source, as a group without members."""
-
         async def store() -> None:
             async with AIOKafkaConsumer(bootstrap_servers=self.us.bootstrap, group_id=group) as consumer:
                 consumer.assign([TopicPartition(*each) for each in offsets])
@@ -133,7 +130,6 @@ class Stage:
 
     @contextmanager
     def quota(self, quota: Quota, bytes_per_s: int) -> Iterator[None]:
-        """The quota of the target is in force inside."""
         run(set_quota(self.eu, quota, bytes_per_s))
         try:
             yield
@@ -147,7 +143,7 @@ class Stage:
             seen = self.overview()
             return seen if seen and seen["verdict"]["state"] in words else None
 
-        return wait_until(found, DEADLINE_S, f"the flow is {' or '.join(words)}", 0.5)
+        return wait_until(found, DEADLINE_S, f"the flow is {' or '.join(words)}")
 
     @contextmanager
     def page(
@@ -191,7 +187,6 @@ class Stage:
 
 
 def save(page: Page, name: str) -> None:
-    """Write a small picture of what the window shows."""
     IMAGES.mkdir(parents=True, exist_ok=True)
     with Image.open(BytesIO(page.screenshot())) as picture:
         picture.convert("RGB").quantize(64).save(IMAGES / f"{name}.png", optimize=True)
@@ -211,11 +206,8 @@ def staged(browser: Browser, directory: Path, changes: Mapping[str, str] | None 
             **rest,
             "us->eu.on.source.gap": "skip",
             "audit.enable": "true",
-            "emit.checkpoints.enabled": "true",
-            "emit.checkpoints.interval.seconds": "1",
+            **FOLLOWED_GROUPS,
             "refresh.groups.interval.seconds": "2",
-            "sync.group.offsets.enabled": "true",
-            "sync.group.offsets.interval.seconds": "1",
             "rest.auth.basic.file": str(users),
             "rest.auth.admins": "User:admin",
             "rest.auth.operators": "User:operator",
@@ -225,7 +217,7 @@ def staged(browser: Browser, directory: Path, changes: Mapping[str, str] | None 
         with Mirror(properties, directory) as mirror:
             mirror.start()
             stage = Stage(us, eu, mirror, properties, browser)
-            wait_until(lambda: _answers(stage), DEADLINE_S, "the worker answers", 0.5)
+            wait_until(lambda: _answers(stage), DEADLINE_S, "the worker answers")
             for topic, partitions in TOPICS.items():
                 for partition in range(partitions):
                     stage.write(topic, partition, *(b"%d" % number for number in range(200)))

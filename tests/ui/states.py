@@ -1,7 +1,4 @@
-"""What the dashboard says in each state that needs an operator: a case each, with a screenshot. Run by ``make ui``.
-
-In this order, because the last cases leave the flow as they have made it.
-"""
+"""What the dashboard says in each state that needs an operator; in order, as the last cases leave the flow so."""
 
 from __future__ import annotations
 
@@ -73,7 +70,7 @@ def test_a_gap_that_a_policy_skipped_is_counted(stage: Stage) -> None:
     admin.close()
     stage.operate("resume")
     stage.write("payments", 0, b"after the gap")
-    wait_until(lambda: "has lost 50 offsets" in str(stage.overview()), DEADLINE_S, "the gap is counted", 0.5)
+    wait_until(lambda: "has lost 50 offsets" in str(stage.overview()), DEADLINE_S, "the gap is counted")
     shows(stage, "gap-skipped", "has lost 50 offsets of us, deleted before the copy")
 
 

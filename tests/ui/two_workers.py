@@ -26,7 +26,7 @@ def second(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[M
     """A node with the same file, except for its listener, that has a task of the flow."""
     with Mirror({**stage.properties, **with_rest()}, tmp_path_factory.mktemp("two")) as mirror:
         mirror.start()
-        wait_until(lambda: len(details(stage)["workers"]) == 2, DEADLINE_S, "both have work", 1)
+        wait_until(lambda: len(details(stage)["workers"]) == 2, DEADLINE_S, "both have work")
         yield mirror
 
 
@@ -43,7 +43,7 @@ def test_the_page_of_one_worker_shows_the_rates_and_the_last_hour_of_both(stage:
         rates = [one["records_per_s"] or 0 for one in found["workers"]]
         return found if min(rates) > 0 and len(found["history"]["at_ms"]) > 3 else None
 
-    found = wait_until(both, DEADLINE_S, "both workers copy", 1)
+    found = wait_until(both, DEADLINE_S, "both workers copy")
     assert [one["problem"] for one in found["workers"]] == ["", ""]
     assert len(found["histories"]) == len(found["sparks"]) == 2
     assert stage.overview()["rates"]["is_whole"]

@@ -56,7 +56,6 @@ def _list(name: str, default: tuple[str, ...], doc: str, level: Importance = _LO
 
 
 def changed(setting: Setting, default: Value, level: Importance | None = None) -> Setting:
-    """Return a setting with another default and perhaps another importance."""
     return replace(setting, default=default, importance=setting.importance if level is None else level)
 
 
@@ -98,113 +97,104 @@ COMMON: Final = ConfigDef.of(
     _list("config.providers", (), "Names of config providers."),
 )
 
+_OF_PRODUCER: Final = ConfigDef.of(
+    changed(COMMON.settings["receive.buffer.bytes"], 32_768),
+    _long("buffer.memory", 33_554_432, "Maximum bytes of records that wait to be sent.", _HIGH),
+    _int("retries", _RETRIES, "Maximum retries of a failed send.", _HIGH, AtLeast(0, _RETRIES)),
+    text("acks", "all", "Replicas that must acknowledge a record.", check=OneOf(("all", "-1", "0", "1"))),
+    text(
+        "compression.type",
+        "none",
+        "Compression codec of batches.",
+        _HIGH,
+        OneOf(("none", "gzip", "snappy", "lz4", "zstd")),
+    ),
+    _int("compression.gzip.level", -1, "Compression level of gzip; -1: the codec's default.", _MEDIUM, gzip_level),
+    _int("compression.lz4.level", 9, "Compression level of lz4.", _MEDIUM, AtLeast(1, 17)),
+    _int("compression.zstd.level", 3, "Compression level of zstd.", _MEDIUM, AtLeast(-131_072, 22)),
+    _int("batch.size", 16_384, "Maximum bytes of a batch."),
+    flag("partitioner.adaptive.partitioning.enable", True, "Send more records to partitions with faster leaders."),
+    _long("partitioner.availability.timeout.ms", 0, "Time after which a slow partition is avoided; 0: never."),
+    flag("partitioner.ignore.keys", False, "Choose the partition independently of the key.", _MEDIUM),
+    _long("linger.ms", 5, "How long a batch waits for more records.", _MEDIUM),
+    _int("delivery.timeout.ms", 120_000, "Longest time until a record is acknowledged."),
+    _int("max.request.size", 1_048_576, "Maximum bytes of a request."),
+    _long("max.block.ms", 60_000, "Longest time that a send blocks for buffer space or metadata.", _MEDIUM),
+    _long("metadata.max.idle.ms", 300_000, "Time that metadata of an unused topic is kept.", _LOW, AtLeast(5000)),
+    _int("max.in.flight.requests.per.connection", 5, "Maximum unacknowledged requests.", _LOW, _POSITIVE),
+    class_name("key.serializer", REQUIRED, "Java class that serializes keys.", _HIGH),
+    class_name("value.serializer", REQUIRED, "Java class that serializes values.", _HIGH),
+    class_name("partitioner.class", None, "Java class that chooses partitions.", _MEDIUM),
+    _list("interceptor.classes", (), "Java classes that intercept records."),
+    flag("enable.idempotence", True, "Prevent duplicates when the producer retries."),
+    _int("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS, "Longest duration of a transaction.", _LOW, None),
+    text("transactional.id", None, "Transactional id of the producer.", check=non_empty),
+    flag("transaction.two.phase.commit.enable", False, "Let an external coordinator end transactions (KIP-939)."),
+)
 #: The configs of a producer.
-PRODUCER: Final = (
-    COMMON
-    | ConfigDef.of(
-        changed(COMMON.settings["receive.buffer.bytes"], 32_768),
-        _long("buffer.memory", 33_554_432, "Maximum bytes of records that wait to be sent.", _HIGH),
-        _int("retries", _RETRIES, "Maximum retries of a failed send.", _HIGH, AtLeast(0, _RETRIES)),
-        text("acks", "all", "Replicas that must acknowledge a record.", check=OneOf(("all", "-1", "0", "1"))),
-        text(
-            "compression.type",
-            "none",
-            "Compression codec of batches.",
-            _HIGH,
-            OneOf(("none", "gzip", "snappy", "lz4", "zstd")),
-        ),
-        _int("compression.gzip.level", -1, "Compression level of gzip; -1: the codec's default.", _MEDIUM, gzip_level),
-        _int("compression.lz4.level", 9, "Compression level of lz4.", _MEDIUM, AtLeast(1, 17)),
-        _int("compression.zstd.level", 3, "Compression level of zstd.", _MEDIUM, AtLeast(-131_072, 22)),
-        _int("batch.size", 16_384, "Maximum bytes of a batch."),
-        flag("partitioner.adaptive.partitioning.enable", True, "Send more records to partitions with faster leaders."),
-        _long("partitioner.availability.timeout.ms", 0, "Time after which a slow partition is avoided; 0: never."),
-        flag("partitioner.ignore.keys", False, "Choose the partition independently of the key.", _MEDIUM),
-        _long("linger.ms", 5, "How long a batch waits for more records.", _MEDIUM),
-        _int("delivery.timeout.ms", 120_000, "Longest time until a record is acknowledged."),
-        _int("max.request.size", 1_048_576, "Maximum bytes of a request."),
-        _long("max.block.ms", 60_000, "Longest time that a send blocks for buffer space or metadata.", _MEDIUM),
-        _long("metadata.max.idle.ms", 300_000, "Time that metadata of an unused topic is kept.", _LOW, AtLeast(5000)),
-        _int("max.in.flight.requests.per.connection", 5, "Maximum unacknowledged requests.", _LOW, _POSITIVE),
-        class_name("key.serializer", REQUIRED, "Java class that serializes keys.", _HIGH),
-        class_name("value.serializer", REQUIRED, "Java class that serializes values.", _HIGH),
-        class_name("partitioner.class", None, "Java class that chooses partitions.", _MEDIUM),
-        _list("interceptor.classes", (), "Java classes that intercept records."),
-        flag("enable.idempotence", True, "Prevent duplicates when the producer retries."),
-        _int("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS, "Longest duration of a transaction.", _LOW, None),
-        text("transactional.id", None, "Transactional id of the producer.", check=non_empty),
-        flag("transaction.two.phase.commit.enable", False, "Let an external coordinator end transactions (KIP-939)."),
-    )
-    | SECURITY
-)
+PRODUCER: Final = COMMON | _OF_PRODUCER | SECURITY
 
+_OF_CONSUMER: Final = ConfigDef.of(
+    changed(COMMON.settings["client.id"], "", _LOW),
+    text("group.id", None, "Name of the consumer group.", _HIGH),
+    text("group.instance.id", None, "Id of a static member of the group.", _MEDIUM, non_empty),
+    _int("session.timeout.ms", 45_000, "Time without heartbeats before the group removes a member.", _HIGH, None),
+    _int("heartbeat.interval.ms", 3000, "Interval of a member's heartbeats to the group coordinator.", _HIGH, None),
+    _list(
+        "partition.assignment.strategy",
+        (
+            "org.apache.kafka.clients.consumer.RangeAssignor",
+            "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
+        ),
+        "Java classes that assign partitions to members.",
+        _MEDIUM,
+    ),
+    flag("enable.auto.commit", True, "Commit offsets periodically.", _MEDIUM),
+    _int("auto.commit.interval.ms", 5000, "Interval of automatic offset commits.", _LOW),
+    text("client.rack", "", "Rack of the consumer; it fetches from a replica in this rack if there is one."),
+    _int("max.partition.fetch.bytes", 1_048_576, "Maximum bytes of a partition in a fetch.", _HIGH),
+    _int("fetch.min.bytes", 1, "Bytes that a broker collects before it answers a fetch.", _HIGH),
+    _int("fetch.max.bytes", 52_428_800, "Maximum bytes of a fetch."),
+    _int("fetch.max.wait.ms", 500, "Longest time that a broker waits for fetch.min.bytes.", _LOW),
+    text("auto.offset.reset", "latest", "Start offset of partitions without a committed offset.", _MEDIUM),
+    flag("check.crcs", True, "Verify the checksums of batches."),
+    class_name("key.deserializer", REQUIRED, "Java class that deserializes keys.", _HIGH),
+    class_name("value.deserializer", REQUIRED, "Java class that deserializes values.", _HIGH),
+    _int("default.api.timeout.ms", 60_000, "Longest duration of API calls without their own timeout."),
+    _int("max.poll.records", 500, "Maximum records of a poll.", _MEDIUM, _POSITIVE),
+    _int("max.poll.interval.ms", 300_000, "Longest time between polls.", _MEDIUM, _POSITIVE),
+    _list("interceptor.classes", (), "Java classes that intercept records."),
+    flag("exclude.internal.topics", True, "Exclude internal topics from subscribed patterns.", _MEDIUM),
+    text(
+        "isolation.level",
+        "read_uncommitted",
+        "Whether to return records of aborted and open transactions.",
+        _MEDIUM,
+        OneOf(("read_committed", "read_uncommitted")),
+    ),
+    flag("allow.auto.create.topics", True, "Let brokers create topics that the consumer subscribes to.", _MEDIUM),
+    text(
+        "group.protocol",
+        "classic",
+        "Protocol of the consumer group.",
+        _HIGH,
+        OneOf(("CONSUMER", "CLASSIC"), any_case=True),
+    ),
+    text("group.remote.assignor", None, "Name of the server-side assignor.", _MEDIUM),
+)
 #: The configs of a consumer.
-CONSUMER: Final = (
-    COMMON
-    | ConfigDef.of(
-        changed(COMMON.settings["client.id"], "", _LOW),
-        text("group.id", None, "Name of the consumer group.", _HIGH),
-        text("group.instance.id", None, "Id of a static member of the group.", _MEDIUM, non_empty),
-        _int("session.timeout.ms", 45_000, "Time without heartbeats before the group removes a member.", _HIGH, None),
-        _int("heartbeat.interval.ms", 3000, "Interval of a member's heartbeats to the group coordinator.", _HIGH, None),
-        _list(
-            "partition.assignment.strategy",
-            (
-                "org.apache.kafka.clients.consumer.RangeAssignor",
-                "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
-            ),
-            "Java classes that assign partitions to members.",
-            _MEDIUM,
-        ),
-        flag("enable.auto.commit", True, "Commit offsets periodically.", _MEDIUM),
-        _int("auto.commit.interval.ms", 5000, "Interval of automatic offset commits.", _LOW),
-        text("client.rack", "", "Rack of the consumer; it fetches from a replica in this rack if there is one."),
-        _int("max.partition.fetch.bytes", 1_048_576, "Maximum bytes of a partition in a fetch.", _HIGH),
-        _int("fetch.min.bytes", 1, "Bytes that a broker collects before it answers a fetch.", _HIGH),
-        _int("fetch.max.bytes", 52_428_800, "Maximum bytes of a fetch."),
-        _int("fetch.max.wait.ms", 500, "Longest time that a broker waits for fetch.min.bytes.", _LOW),
-        text("auto.offset.reset", "latest", "Start offset of partitions without a committed offset.", _MEDIUM),
-        flag("check.crcs", True, "Verify the checksums of batches."),
-        class_name("key.deserializer", REQUIRED, "Java class that deserializes keys.", _HIGH),
-        class_name("value.deserializer", REQUIRED, "Java class that deserializes values.", _HIGH),
-        _int("default.api.timeout.ms", 60_000, "Longest duration of API calls without their own timeout."),
-        _int("max.poll.records", 500, "Maximum records of a poll.", _MEDIUM, _POSITIVE),
-        _int("max.poll.interval.ms", 300_000, "Longest time between polls.", _MEDIUM, _POSITIVE),
-        _list("interceptor.classes", (), "Java classes that intercept records."),
-        flag("exclude.internal.topics", True, "Exclude internal topics from subscribed patterns.", _MEDIUM),
-        text(
-            "isolation.level",
-            "read_uncommitted",
-            "Whether to return records of aborted and open transactions.",
-            _MEDIUM,
-            OneOf(("read_committed", "read_uncommitted")),
-        ),
-        flag("allow.auto.create.topics", True, "Let brokers create topics that the consumer subscribes to.", _MEDIUM),
-        text(
-            "group.protocol",
-            "classic",
-            "Protocol of the consumer group.",
-            _HIGH,
-            OneOf(("CONSUMER", "CLASSIC"), any_case=True),
-        ),
-        text("group.remote.assignor", None, "Name of the server-side assignor.", _MEDIUM),
-    )
-    | SECURITY
-)
+CONSUMER: Final = COMMON | _OF_CONSUMER | SECURITY
 
-#: The configs of an admin client.
-ADMIN: Final = (
-    COMMON
-    | ConfigDef.of(
-        changed(replace(COMMON.settings["bootstrap.servers"], check=ValidList()), ()),
-        _list("bootstrap.controllers", (), "Controllers for the first connection, instead of brokers.", _HIGH),
-        changed(COMMON.settings["connections.max.idle.ms"], 300_000),
-        changed(COMMON.settings["enable.metrics.push"], False),
-        _int("retries", _RETRIES, "Maximum retries of a failed call.", _LOW, AtLeast(0, _RETRIES)),
-        _int("default.api.timeout.ms", 60_000, "Longest duration of API calls without their own timeout."),
-    )
-    | SECURITY
+_OF_ADMIN: Final = ConfigDef.of(
+    changed(replace(COMMON.settings["bootstrap.servers"], check=ValidList()), ()),
+    _list("bootstrap.controllers", (), "Controllers for the first connection, instead of brokers.", _HIGH),
+    changed(COMMON.settings["connections.max.idle.ms"], 300_000),
+    changed(COMMON.settings["enable.metrics.push"], False),
+    _int("retries", _RETRIES, "Maximum retries of a failed call.", _LOW, AtLeast(0, _RETRIES)),
+    _int("default.api.timeout.ms", 60_000, "Longest duration of API calls without their own timeout."),
 )
+#: The configs of an admin client.
+ADMIN: Final = COMMON | _OF_ADMIN | SECURITY
 
 #: Client configs by the word before ``.override.``.
 CLIENTS: Final[Mapping[str, ConfigDef]] = {"producer": PRODUCER, "consumer": CONSUMER, "admin": ADMIN}
@@ -236,25 +226,20 @@ _NONE: Final[Mapping[str, OverridePolicy]] = {}
 def make_policy(
     name: str, allowlist: Sequence[str] = (), others: Mapping[str, OverridePolicy] = _NONE
 ) -> OverridePolicy:
-    """Return the policy with a short name (``None``), Java's simple or full class name, or a name in ``others``.
-
-    Raises:
-        ConfigError: There is no such policy.
-    """
+    """Return the policy with a short name (``None``), Java's simple or full class name, or a name in ``others``. Raises
+    ConfigError if there is no such policy."""
     if name in others:
         return others[name]
-    match name.removeprefix(_JAVA).removesuffix(_SUFFIX):
-        case "All":
-            return OverridePolicy("All", lambda key: True)
-        case "None":
-            return OverridePolicy("None", lambda key: False)
-        case "Principal":
-            return OverridePolicy("Principal", _PRINCIPAL.__contains__)
-        case "Allowlist":
-            return OverridePolicy("Allowlist", frozenset(allowlist).__contains__)
-    raise ConfigError(
-        f"{_KEY} is '{name}'; it can be {', '.join(('All', 'None', 'Principal', 'Allowlist', *others))}", _KEY
-    )
+    policies: dict[str, Callable[[str], bool]] = {
+        "All": lambda key: True,
+        "None": lambda key: False,
+        "Principal": _PRINCIPAL.__contains__,
+        "Allowlist": frozenset(allowlist).__contains__,
+    }
+    short = name.removeprefix(_JAVA).removesuffix(_SUFFIX)
+    if short not in policies:
+        raise ConfigError(f"{_KEY} is '{name}'; it can be {', '.join((*policies, *others))}", _KEY)
+    return OverridePolicy(short, policies[short])
 
 
 BOOTSTRAP_SERVERS: Final = "bootstrap.servers"

@@ -15,6 +15,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from connect.core.errors import ConfigError
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -63,11 +64,7 @@ def trim(text: str) -> str:
 
 
 def convert(name: str, text: str, type_: Type) -> Value:
-    """Convert ``text``.
-
-    Raises:
-        InvalidValue: ``text`` is not of that type.
-    """
+    """Convert ``text``. Raises InvalidValue if ``text`` is not of that type."""
     trimmed = trim(text)
     match type_:
         case Type.BOOLEAN:
@@ -134,7 +131,6 @@ class Check(Protocol):
 
     def __call__(self, name: str, value: Value) -> None:
         """Raise :class:`InvalidValue` if ``value`` is invalid."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +163,10 @@ class Setting:
     dependents: tuple[str, ...] = ()
     recommended: tuple[str, ...] = ()
     visible: bool = True
+
+    def under(self, group: str, order: int, display_name: str, width: Width = Width.MEDIUM) -> Setting:
+        """Return the setting as a field under a heading of a form."""
+        return replace(self, group=group, order=order, display_name=display_name, width=width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,15 +206,16 @@ class Values(Mapping[str, Value]):
     def __len__(self) -> int:
         return len(self._values)
 
-    def string(self, name: str) -> str:
+    def _of_type(self, name: str, type_: type[T]) -> T:
         value = self._values[name]
-        assert isinstance(value, str), name
+        assert isinstance(value, type_), name
         return value
 
+    def string(self, name: str) -> str:
+        return self._of_type(name, str)
+
     def boolean(self, name: str) -> bool:
-        value = self._values[name]
-        assert isinstance(value, bool), name
-        return value
+        return self._of_type(name, bool)
 
     def integer(self, name: str) -> int:
         value = self._values[name]
@@ -222,9 +223,7 @@ class Values(Mapping[str, Value]):
         return value
 
     def strings(self, name: str) -> tuple[str, ...]:
-        value = self._values[name]
-        assert isinstance(value, tuple), name
-        return value
+        return self._of_type(name, tuple)
 
     def integer_or_null(self, name: str) -> int | None:
         return None if self._values[name] is None else self.integer(name)
@@ -301,11 +300,8 @@ class ConfigDef:
         return sorted(self.settings.values(), key=place)
 
     def parse(self, props: Mapping[str, str]) -> Values:
-        """Convert the values in a file and add defaults. Undeclared keys are left out.
-
-        Raises:
-            ConfigError: A value is missing or invalid; Java's message for the first one.
-        """
+        """Convert the values in a file and add defaults. Undeclared keys are left out. Raises ConfigError if a value is
+        missing or invalid; Java's message for the first one."""
         values: dict[str, Value] = {}
         warnings: list[str] = []
         for name, setting in self.settings.items():

@@ -82,12 +82,8 @@ class NotAllowed(ConfigError):
 
 
 class ConnectorAccess:
-    """The permissions of connectors.
-
-    Args:
-        owner: The properties of the worker's file.
-        trusted: Further configs that its owner wrote, such as the connectors of an ``mm2.properties``.
-    """
+    """The permissions of connectors. ``owner``: the properties of the worker's file. ``trusted``: further configs that
+    its owner wrote, such as the connectors of an ``mm2.properties``."""
 
     def __init__(self, owner: Mapping[str, str], trusted: Iterable[Mapping[str, str]] = ()) -> None:
         self._owner = owner

@@ -16,19 +16,21 @@ from typing import Final
 from connect.core.config.config_def import (
     REQUIRED,
     AtLeast,
-    Check,
     ConfigDef,
     Importance,
     OneOf,
     Required,
     Setting,
-    Type,
     Value,
     Width,
+    class_name,
+    flag,
     integer,
+    long,
     short,
     split_list,
     strings,
+    text,
 )
 from connect.core.config.validation import (
     PARTITIONS,
@@ -44,38 +46,28 @@ from connect.core.model import Restarts
 ENABLED: Final = "auto.restart.enabled"
 MAX_RESTARTS: Final = "auto.restart.max.restarts"
 MAX_BACKOFF_MINUTES: Final = "auto.restart.max.backoff.minutes"
-#: These settings follow Kafka's own under this heading.
-_GROUP: Final = "Error Handling"
 
+_HIGH, _MEDIUM = Importance.HIGH, Importance.MEDIUM
+COMMON_GROUP: Final = "Common"
+TRANSFORMS_GROUP: Final = "Transforms"
+PREDICATES_GROUP: Final = "Predicates"
+ERROR_GROUP: Final = "Error Handling"
+TOPIC_CREATION_GROUP: Final = "Topic Creation"
+EXACTLY_ONCE_GROUP: Final = "Exactly Once Support"
+OFFSETS_TOPIC_GROUP: Final = "offsets.topic"
+
+#: These settings follow Kafka's own under their heading.
 AUTO_RESTART: Final = ConfigDef.of(
-    Setting(
+    flag(
         ENABLED,
-        Type.BOOLEAN,
         False,
         "Restart a failed connector or task, unless a restart cannot fix the error; connect-mirror-maker sets true.",
-        group=_GROUP,
-        order=6,
-        display_name="Restart automatically",
-    ),
-    Setting(
-        MAX_RESTARTS,
-        Type.INT,
-        None,
-        "Maximum consecutive automatic restarts; null: no limit.",
-        AtLeast(0, nullable=True),
-        group=_GROUP,
-        order=7,
-        display_name="Maximum restarts",
-    ),
-    Setting(
-        MAX_BACKOFF_MINUTES,
-        Type.INT,
-        60,
-        "Longest pause between automatic restarts.",
-        AtLeast(1),
-        group=_GROUP,
-        order=8,
-        display_name="Maximum pause in minutes",
+    ).under(ERROR_GROUP, 6, "Restart automatically", Width.NONE),
+    integer(
+        MAX_RESTARTS, None, "Maximum consecutive automatic restarts; null: no limit.", check=AtLeast(0, nullable=True)
+    ).under(ERROR_GROUP, 7, "Maximum restarts", Width.NONE),
+    integer(MAX_BACKOFF_MINUTES, 60, "Longest pause between automatic restarts.", check=AtLeast(1)).under(
+        ERROR_GROUP, 8, "Maximum pause in minutes", Width.NONE
     ),
 )
 
@@ -92,11 +84,8 @@ class AutoRestartRule:
 
     @classmethod
     def of(cls, config: Mapping[str, str]) -> AutoRestartRule | None:
-        """Return the rule in a connector's config; None if it is never restarted automatically.
-
-        Raises:
-            ConfigError: A value is invalid.
-        """
+        """Return the rule in a connector's config; None if it is never restarted automatically. Raises ConfigError if a
+        value is invalid."""
         values = AUTO_RESTART.parse({key: config[key] for key in AUTO_RESTART.settings if key in config})
         if not values.boolean(ENABLED):
             return None
@@ -128,249 +117,108 @@ class AutoRestartRule:
         return Restarts(before.count + 1, at_ms if before.count else now_ms)
 
 
-_HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
-COMMON_GROUP: Final = "Common"
-TRANSFORMS_GROUP: Final = "Transforms"
-PREDICATES_GROUP: Final = "Predicates"
-ERROR_GROUP: Final = "Error Handling"
-TOPIC_CREATION_GROUP: Final = "Topic Creation"
-EXACTLY_ONCE_GROUP: Final = "Exactly Once Support"
-OFFSETS_TOPIC_GROUP: Final = "offsets.topic"
-
-
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """A heading and the order of its next setting."""
-
-    group: str
-    order: int
-
-    def field(
-        self,
-        name: str,
-        type_: Type,
-        default: Value | Required,
-        doc: str,
-        display_name: str,
-        *,
-        width: Width = Width.MEDIUM,
-        check: Check | None = None,
-        importance: Importance = _LOW,
-        visible: bool = True,
-    ) -> Setting:
-        return Setting(
-            name,
-            type_,
-            default,
-            doc,
-            check,
-            importance,
-            self.group,
-            self.order,
-            width,
-            display_name=display_name,
-            visible=visible,
-        )
-
-
-def _common(order: int) -> _Form:
-    return _Form(COMMON_GROUP, order)
-
-
-def _errors(order: int) -> _Form:
-    return _Form(ERROR_GROUP, order)
-
-
 def _converters(order: int, roles: Sequence[str]) -> Iterator[Setting]:
     for at, role in enumerate(roles):
-        yield _common(order + 2 * at).field(
-            f"{role}.converter",
-            Type.CLASS,
-            None,
-            f"Converter of {role}s; null: the worker's {role}.converter.",
-            f"{role.capitalize()} converter class",
-            width=Width.SHORT,
-        )
-        yield _common(order + 2 * at + 1).field(
-            f"{role}.converter.plugin.version",
-            Type.STRING,
-            None,
-            f"Version of the converter of {role}s.",
-            f"{role.capitalize()} converter version",
-            width=Width.SHORT,
-            visible=False,
-        )
+        label, place = f"{role.capitalize()} converter", order + 2 * at
+        converter = class_name(f"{role}.converter", None, f"Converter of {role}s; null: the worker's {role}.converter.")
+        version = text(f"{role}.converter.plugin.version", None, f"Version of the converter of {role}s.")
+        yield converter.under(COMMON_GROUP, place, f"{label} class", Width.SHORT)
+        yield replace(version, visible=False).under(COMMON_GROUP, place + 1, f"{label} version", Width.SHORT)
 
 
 #: Configs of every connector.
 CONNECTOR: Final = ConfigDef.of(
-    _common(1).field(
-        "name",
-        Type.STRING,
-        REQUIRED,
-        "Name of the connector, unique in the worker group.",
-        "Connector name",
-        check=connector_name,
-        importance=_HIGH,
+    text("name", REQUIRED, "Name of the connector, unique in the worker group.", _HIGH, connector_name).under(
+        COMMON_GROUP, 1, "Connector name"
     ),
-    _common(2).field(
+    text(
         "connector.class",
-        Type.STRING,
         REQUIRED,
         "Class of the connector: the full name, the simple name, or the simple name without Connector.",
-        "Connector class",
-        width=Width.LONG,
-        importance=_HIGH,
+        _HIGH,
+    ).under(COMMON_GROUP, 2, "Connector class", Width.LONG),
+    text("connector.plugin.version", None, "Version of the connector, or a range of versions.", _MEDIUM).under(
+        COMMON_GROUP, 3, "Connector version"
     ),
-    _common(3).field(
-        "connector.plugin.version",
-        Type.STRING,
-        None,
-        "Version of the connector, or a range of versions.",
-        "Connector version",
-        importance=_MEDIUM,
+    integer("tasks.max", 1, "Maximum number of tasks.", _HIGH, AtLeast(1)).under(
+        COMMON_GROUP, 4, "Tasks max", Width.SHORT
     ),
-    _common(4).field(
-        "tasks.max",
-        Type.INT,
-        1,
-        "Maximum number of tasks.",
-        "Tasks max",
-        width=Width.SHORT,
-        check=AtLeast(1),
-        importance=_HIGH,
-    ),
-    _common(5).field(
+    flag(
         "tasks.max.enforce",
-        Type.BOOLEAN,
         True,
         "Fail a connector that generates more tasks than tasks.max; false only logs a warning.",
-        "Enforce tasks max",
-        width=Width.SHORT,
-    ),
+    ).under(COMMON_GROUP, 5, "Enforce tasks max", Width.SHORT),
     *_converters(6, ("key", "value", "header")),
-    _Form(TRANSFORMS_GROUP, 12).field(
+    strings(
         "transforms",
-        Type.LIST,
         (),
         "Aliases of transformations; each has transforms.<alias>.type and its own settings.",
-        "Transforms",
-        width=Width.LONG,
         check=unique_aliases,
-    ),
-    _Form(PREDICATES_GROUP, 13).field(
+    ).under(TRANSFORMS_GROUP, 12, "Transforms", Width.LONG),
+    strings(
         "predicates",
-        Type.LIST,
         (),
         "Aliases of predicates; each has predicates.<alias>.type and its own settings.",
-        "Predicates",
-        width=Width.LONG,
         check=unique_aliases,
-    ),
-    _common(14).field(
+    ).under(PREDICATES_GROUP, 13, "Predicates", Width.LONG),
+    text(
         "config.action.reload",
-        Type.STRING,
         "restart",
         "Whether to restart the connector when a config provider's value changes.",
-        "Reload Action",
         check=OneOf(("none", "restart")),
+    ).under(COMMON_GROUP, 14, "Reload Action"),
+    long("errors.retry.timeout", 0, "How long a failed operation is retried, in ms; -1: without end.", _MEDIUM).under(
+        ERROR_GROUP, 1, "Retry Timeout for Errors"
     ),
-    _errors(1).field(
-        "errors.retry.timeout",
-        Type.LONG,
-        0,
-        "How long a failed operation is retried, in ms; -1: without end.",
-        "Retry Timeout for Errors",
-        importance=_MEDIUM,
+    long("errors.retry.delay.max.ms", 60_000, "Longest wait between retries of a failed operation.", _MEDIUM).under(
+        ERROR_GROUP, 2, "Maximum Delay Between Retries for Errors"
     ),
-    _errors(2).field(
-        "errors.retry.delay.max.ms",
-        Type.LONG,
-        60_000,
-        "Longest wait between retries of a failed operation.",
-        "Maximum Delay Between Retries for Errors",
-        importance=_MEDIUM,
+    text(
+        "errors.tolerance", "none", "all: skip records that fail; none: fail the task.", _MEDIUM, OneOf(("none", "all"))
+    ).under(ERROR_GROUP, 3, "Error Tolerance", Width.SHORT),
+    flag("errors.log.enable", False, "Log every failed operation.", _MEDIUM).under(
+        ERROR_GROUP, 4, "Log Errors", Width.SHORT
     ),
-    _errors(3).field(
-        "errors.tolerance",
-        Type.STRING,
-        "none",
-        "all: skip records that fail; none: fail the task.",
-        "Error Tolerance",
-        width=Width.SHORT,
-        check=OneOf(("none", "all")),
-        importance=_MEDIUM,
-    ),
-    _errors(4).field(
-        "errors.log.enable",
-        Type.BOOLEAN,
-        False,
-        "Log every failed operation.",
-        "Log Errors",
-        width=Width.SHORT,
-        importance=_MEDIUM,
-    ),
-    _errors(5).field(
-        "errors.log.include.messages",
-        Type.BOOLEAN,
-        False,
-        "Include the failed record in the log.",
-        "Log Error Details",
-        width=Width.SHORT,
-        importance=_MEDIUM,
+    flag("errors.log.include.messages", False, "Include the failed record in the log.", _MEDIUM).under(
+        ERROR_GROUP, 5, "Log Error Details", Width.SHORT
     ),
     *AUTO_RESTART.settings.values(),
 )
 
 #: Configs of a source connector.
 SOURCE_CONNECTOR: Final = CONNECTOR | ConfigDef.of(
-    _Form(TOPIC_CREATION_GROUP, 1).field(
+    strings(
         "topic.creation.groups",
-        Type.LIST,
         (),
         "Topic creation groups; a new topic uses the first group that includes it, else the group default.",
-        "Topic Creation Groups",
-        width=Width.LONG,
         check=unique_aliases,
-    ),
-    _Form(EXACTLY_ONCE_GROUP, 2).field(
+    ).under(TOPIC_CREATION_GROUP, 1, "Topic Creation Groups", Width.LONG),
+    text(
         "exactly.once.support",
-        Type.STRING,
         "requested",
         "required: reject the connector if it does not support exactly-once.",
-        "Exactly once support",
-        width=Width.SHORT,
-        check=OneOf(("REQUIRED", "REQUESTED"), any_case=True),
-        importance=_MEDIUM,
-    ),
-    _Form(EXACTLY_ONCE_GROUP, 3).field(
+        _MEDIUM,
+        OneOf(("REQUIRED", "REQUESTED"), any_case=True),
+    ).under(EXACTLY_ONCE_GROUP, 2, "Exactly once support", Width.SHORT),
+    text(
         "transaction.boundary",
-        Type.STRING,
         "poll",
         "Where exactly-once transactions end: after each poll, after an interval, or where the connector decides.",
-        "Transaction Boundary",
-        width=Width.SHORT,
-        check=OneOf(("INTERVAL", "POLL", "CONNECTOR"), any_case=True),
-        importance=_MEDIUM,
-    ),
-    _Form(EXACTLY_ONCE_GROUP, 4).field(
+        _MEDIUM,
+        OneOf(("INTERVAL", "POLL", "CONNECTOR"), any_case=True),
+    ).under(EXACTLY_ONCE_GROUP, 3, "Transaction Boundary", Width.SHORT),
+    long(
         "transaction.boundary.interval.ms",
-        Type.LONG,
         None,
         "Interval of transactions with transaction.boundary=interval; null: the worker's offset.flush.interval.ms.",
-        "Transaction boundary interval",
-        width=Width.SHORT,
         check=AtLeast(0, nullable=True),
-    ),
-    _Form(OFFSETS_TOPIC_GROUP, 1).field(
+    ).under(EXACTLY_ONCE_GROUP, 4, "Transaction boundary interval", Width.SHORT),
+    text(
         "offsets.storage.topic",
-        Type.STRING,
         None,
         "Topic of this connector's source offsets; null: the worker's offset.storage.topic.",
-        "Offsets topic",
-        width=Width.LONG,
         check=non_empty,
-    ),
+    ).under(OFFSETS_TOPIC_GROUP, 1, "Offsets topic", Width.LONG),
 )
 
 
@@ -379,11 +227,8 @@ def uses_topic_creation(props: Mapping[str, str | None]) -> bool:
 
 
 def topic_creation(props: Mapping[str, str]) -> ConfigDef:
-    """Return the configs of a connector's topic creation groups, including the group default (KIP-158).
-
-    Raises:
-        ConfigError: A config of the default group, to which the other groups fall back, is missing or invalid.
-    """
+    """Return the configs of a connector's topic creation groups, including the group default (KIP-158). Raises
+    ConfigError if a config of the default group, to which the other groups fall back, is missing or invalid."""
     default = topic_group("default", REQUIRED, REQUIRED, include=(".*",))
     values = default.parse(props)
     factor = values["topic.creation.default.replication.factor"]

@@ -42,11 +42,8 @@ class UnsupportedRegex(ValueError):
 
 
 def compile_java(expression: str) -> re.Pattern[str]:
-    r"""Compile the expression as a Python pattern with Java's ASCII meaning of ``\d``, ``\w`` and letter case.
-
-    Raises:
-        UnsupportedRegex: The expression is invalid, or has no equivalent in Python.
-    """
+    r"""Compile the expression as a Python pattern with Java's ASCII meaning of ``\d``, ``\w`` and letter case. Raises
+    UnsupportedRegex if the expression is invalid, or has no equivalent in Python."""
     try:
         return re.compile(_Translation(expression).run(), re.ASCII)
     except (re.error, OverflowError, RecursionError) as error:

@@ -31,10 +31,8 @@ _LINE_END: Final = re.compile(r"\r\n|\r|\n")
 
 
 class Properties(Mapping[str, str]):
-    """Keys and values in the file's order, with their lines.
-
-    ``repr`` contains only the keys, because values may be passwords.
-    """
+    """Keys and values in the file's order, with their lines. ``repr`` contains only the keys, because values may be
+    passwords."""
 
     def __init__(self, values: Mapping[str, str], lines: Mapping[str, int] | None = None, file: str | None = None):
         self._values = dict(values)
@@ -68,11 +66,8 @@ class Properties(Mapping[str, str]):
 
 
 def load_properties(path: str | Path) -> Properties:
-    """Read a properties file.
-
-    Raises:
-        ConfigError: The path is not a readable file, or the file is too large or malformed; it names the line.
-    """
+    """Read a properties file. Raises ConfigError if the path is not a readable file, or the file is too large or
+    malformed; it names the line."""
     file = str(path)
     try:
         if Path(path).is_dir():
@@ -91,11 +86,8 @@ def load_properties(path: str | Path) -> Properties:
 
 
 def parse_properties(text: bytes | str, file: str | None = None) -> Properties:
-    r"""Parse properties. Bytes are Latin-1 as in Java; a UTF-8 byte order mark is skipped.
-
-    Raises:
-        ConfigError: A ``\u`` escape is malformed.
-    """
+    r"""Parse properties. Bytes are Latin-1 as in Java; a UTF-8 byte order mark is skipped. Raises ConfigError if a
+    ``\u`` escape is malformed."""
     if isinstance(text, bytes):
         text = text.removeprefix(codecs.BOM_UTF8).decode("latin-1")
     values: dict[str, str] = {}
@@ -149,16 +141,9 @@ class Resolved(str):
 
 
 class ConfigTransformer:
-    """A resolver of references to the declared config providers.
-
-    Args:
-        props: Properties with ``config.providers`` and ``config.providers.*``.
-        others: Further classes of providers by name.
-        trusted: Connector configs that have the same owner as ``props``.
-
-    Raises:
-        ConfigError: The class of a provider is missing, unknown or not allowed, or a parameter is invalid.
-    """
+    """A resolver of references to the config providers that ``props`` declare. ``others``: further classes of providers
+    by name. ``trusted``: connector configs that have the same owner as ``props``. Raises ConfigError if the class of a
+    provider is missing, unknown or not allowed, or a parameter is invalid."""
 
     def __init__(
         self,
@@ -190,12 +175,9 @@ class ConfigTransformer:
                 self._of_environment.add(name)
 
     def transform(self, props: Mapping[str, str]) -> dict[str, str]:
-        """Return ``props`` with references resolved. Each path of a provider is read once.
-
-        Raises:
-            ConfigError: A provider cannot resolve a reference; it names the key with the reference.
-            NotAllowed: ``props``, such as a connector config, declares other providers than this transformer.
-        """
+        """Return ``props`` with references resolved. Each path of a provider is read once. Raises ConfigError if a
+        provider cannot resolve a reference, naming the key with the reference, and NotAllowed if ``props``, such as a
+        connector config, declares other providers than this transformer."""
         own = _declarations(props).items() - self._declared.items()
         if own:
             key = min(own)[0]
@@ -208,12 +190,8 @@ class ConfigTransformer:
         return {key: self._resolved(key, value, read) for key, value in props.items()}
 
     def connector_props(self, raw: Mapping[str, str]) -> dict[str, str]:
-        """Return a connector's or task's config with references resolved.
-
-        Raises:
-            ConfigError: As :meth:`transform`.
-            NotAllowed: The config names files, URLs or brokers that the owner of the worker did not allow.
-        """
+        """Return a connector's or task's config with references resolved. Raises ConfigError as :meth:`transform`, and
+        NotAllowed if the config names files, URLs or brokers that the owner of the worker did not allow."""
         props = self.transform(raw)
         self._access.check(raw, props, lambda value: self._resolved("", value, {}))
         return props
@@ -257,11 +235,8 @@ def _declarations(props: Mapping[str, str]) -> dict[str, str]:
 
 class ClientProperties(Properties):
     """A client's properties file, resolved by the providers that it declares (Kafka's ``AbstractConfig``). Errors show
-    references, not their values.
-
-    Raises:
-        ConfigError: The declaration of a provider is invalid, or a reference cannot be resolved; it names the line.
-    """
+    references, not their values. Raises ConfigError if the declaration of a provider is invalid, or a reference cannot
+    be resolved; it names the line."""
 
     def __init__(self, raw: Properties) -> None:
         try:

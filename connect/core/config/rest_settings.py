@@ -46,11 +46,7 @@ class RestListener:
 
 
 def parse_listener(text: str) -> RestListener:
-    """Parse ``http://host:port`` or ``https://host:port``.
-
-    Raises:
-        InvalidValue: The text has another form.
-    """
+    """Parse ``http://host:port`` or ``https://host:port``. Raises InvalidValue if the text has another form."""
     match = _LISTENER.fullmatch(text.lower())
     if match is None:
         raise InvalidValue(f"Listener doesn't have the right format (protocol://hostname:port): {text}")
@@ -72,11 +68,8 @@ class HeaderRule:
 
 
 def parse_header_rules(text: str) -> tuple[HeaderRule, ...]:
-    """Parse ``response.http.headers.config``: rules ``[action] [name]:[value]``, optionally in double quotes.
-
-    Raises:
-        InvalidValue: A rule is malformed; Java's message.
-    """
+    """Parse ``response.http.headers.config``: rules ``[action] [name]:[value]``, optionally in double quotes. Raises
+    InvalidValue if a rule is malformed; Java's message."""
     rows = csv.reader([text.strip()], skipinitialspace=True)
     return tuple(_header_rule(each.strip()) for row in rows for each in row)
 
@@ -271,12 +264,8 @@ ADMIN_HTTPS_PREFIX: Final = "admin.listeners.https."
 
 
 def check_access(values: Values, props: Mapping[str, str]) -> None:
-    """Check who may use the REST API for users.
-
-    Raises:
-        ConfigError: A listener that other machines reach has no authentication, an authenticator lacks a key, or
-            ``rest.extension.classes`` names a class that cannot be loaded.
-    """
+    """Check who may use the REST API for users. Raises ConfigError if a listener that other machines reach has no
+    authentication, an authenticator lacks a key, or ``rest.extension.classes`` names a class that cannot be loaded."""
     _check_authenticators(values, split_list(props.get(EXTENSIONS, "")))
     if values.boolean(INSECURE):
         return
@@ -331,12 +320,10 @@ def _check_authenticators(values: Values, extensions: Iterable[str]) -> None:
 
 
 def has_role_lists(values: Values) -> bool:
-    """Return whether a list of principals with a role is set."""
     return any(parse_principals(key, values.string(key)) for key in ROLE_LISTS.values())
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches ``host``."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -313,9 +313,7 @@ def parse_jaas(line: str) -> JaasEntry:
     ``JaasContext``: no module or several, an unknown control flag, an option without a value, no semicolon at the
     end."""
     tokens = _tokens(line)
-    entries: list[JaasEntry] = []
-    for token in tokens:
-        entries.append(_entry(token, tokens))
+    entries = [_entry(token, tokens) for token in tokens]
     if not entries:
         raise JaasError("names no login module")
     if len(entries) > 1:

@@ -9,38 +9,11 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Final, Literal, Self
 
-from connect.core.config.client_settings import (
-    ADMIN,
-    CLIENTS,
-    COMPRESSION_LEVELS,
-    IGNORED_SECURITY,
-    OF_CONNECTIONS,
-    PRODUCER_USED,
-)
+from connect.core.config import client_settings, rest_settings, worker_settings
 from connect.core.config.config_def import Read, Values, split_list
 from connect.core.config.connector_settings import SOURCE_CONNECTOR
 from connect.core.config.properties import NOTHING, ConfigTransformer, Properties, ProviderFactory, provider_notice
-from connect.core.config.rest_settings import (
-    ADMIN_HTTPS_PREFIX,
-    CLIENT_AUTH,
-    HTTPS_PREFIX,
-    INSECURE,
-    RestListener,
-    check_access,
-    parse_listener,
-    serves_others,
-)
 from connect.core.config.security_settings import SECURITY, suites_notice
-from connect.core.config.worker_settings import (
-    CONVERTER_PREFIXES,
-    LINK,
-    METRICS_CONTEXT,
-    STORAGE_PREFIXES,
-    WORKER,
-    converter_notice,
-    storage_notice,
-    why_ignored,
-)
 from connect.core.errors import ConfigError
 from connect.core.model import NewTopic
 
@@ -55,14 +28,19 @@ _TOPIC: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 NOT_SUPPORTED: Final = "is not supported yet and has no effect"
 NOT_KNOWN: Final = "is not known and has no effect"
 #: The security keys of https listeners; those that have an effect are in ``SUPPORTED_SECURITY``.
-OF_LISTENERS: Final = frozenset(key for key in SECURITY.settings if key.startswith("ssl.")) | {CLIENT_AUTH}
+OF_LISTENERS: Final = frozenset(key for key in SECURITY.settings if key.startswith("ssl.")) | {
+    rest_settings.CLIENT_AUTH
+}
 #: The listeners read these themselves, and no client, so a client's engine or provider means nothing to them.
-IGNORED_BY_LISTENERS: Final = (IGNORED_SECURITY & OF_LISTENERS) | {"ssl.engine.factory.class", "ssl.provider"}
-_USED_BY_PRODUCERS: Final = PRODUCER_USED.settings.keys() | COMPRESSION_LEVELS
+IGNORED_BY_LISTENERS: Final = (client_settings.IGNORED_SECURITY & OF_LISTENERS) | {
+    "ssl.engine.factory.class",
+    "ssl.provider",
+}
+_USED_BY_PRODUCERS: Final = client_settings.PRODUCER_USED.settings.keys() | client_settings.COMPRESSION_LEVELS
 _MIRRORS_ADMIN: Final = "forwarding.admin.class"
 _OF_CONNECTORS: Final = SOURCE_CONNECTOR.settings.keys() | {_MIRRORS_ADMIN}
 _OF_CONNECTORS_PREFIXES: Final = ("transforms.", "predicates.", "topic.creation.")
-_PASSED_ON: Final = (*CONVERTER_PREFIXES, "spark.")
+_PASSED_ON: Final = (*worker_settings.CONVERTER_PREFIXES, "spark.")
 
 
 class ExactlyOnceSourceSupport(StrEnum):
@@ -75,11 +53,9 @@ class ExactlyOnceSourceSupport(StrEnum):
 
 @dataclass(frozen=True, repr=False)
 class WorkerConfig:
-    """The config of a worker.
-
-    ``raw`` holds the properties of the file, ``props`` the same with references resolved, including secrets.
-    ``transformer`` resolves references in connector configs. ``warnings`` are messages for the log.
-    """
+    """The config of a worker. ``raw`` holds the properties of the file, ``props`` the same with references resolved,
+    including secrets. ``transformer`` resolves references in connector configs. ``warnings`` are messages for the
+    log."""
 
     raw: Mapping[str, str]
     props: Mapping[str, str]
@@ -95,16 +71,13 @@ class WorkerConfig:
         trusted: Iterable[Mapping[str, str]] = (),
     ) -> Self:
         """Parse the properties of a file; ``providers`` are further classes of config providers by name, ``trusted``
-        the connector configs that have the same owner.
-
-        Raises:
-            ConfigError: A setting is missing or invalid, or two settings contradict each other; it names both keys.
-        """
+        the connector configs that have the same owner. Raises ConfigError if a setting is missing or invalid, or two
+        settings contradict each other; it names both keys."""
         resolved: dict[str, str] = {}
         try:
             transformer = ConfigTransformer(props, providers, trusted)
             resolved |= transformer.transform(props)
-            values = WORKER.parse(resolved)
+            values = worker_settings.WORKER.parse(resolved)
             config = cls(props, resolved, values, transformer, (*values.warnings, *ineffective(resolved)))
             _check(config)
         except ConfigError as error:
@@ -143,11 +116,9 @@ class WorkerConfig:
 
     @property
     def lease_ms(self) -> int:
-        """How long work continues without a response from the coordinator; at most the session timeout.
-
-        The default is half of it, so that work has the other half to stop, but at least 1.5 heartbeat intervals, so
-        that a slightly late heartbeat does not stop work. It is at most 5 s.
-        """
+        """How long work continues without a response from the coordinator; at most the session timeout. The default is
+        half of it, so that work has the other half to stop, but at least 1.5 heartbeat intervals, so that a slightly
+        late heartbeat does not stop work. It is at most 5 s."""
         value = self.values["worker.lease.ms"]
         if isinstance(value, int):
             return value
@@ -218,14 +189,14 @@ class WorkerConfig:
     # REST
 
     @property
-    def listeners(self) -> tuple[RestListener, ...]:
-        return tuple(map(parse_listener, self.values.strings("listeners")))
+    def listeners(self) -> tuple[rest_settings.RestListener, ...]:
+        return tuple(map(rest_settings.parse_listener, self.values.strings("listeners")))
 
     @property
-    def admin_listeners(self) -> tuple[RestListener, ...] | None:
+    def admin_listeners(self) -> tuple[rest_settings.RestListener, ...] | None:
         """None: same as ``listeners``; empty: no listener for loggers."""
         value = self.values["admin.listeners"]
-        return tuple(map(parse_listener, value)) if isinstance(value, tuple) else None
+        return tuple(map(rest_settings.parse_listener, value)) if isinstance(value, tuple) else None
 
     # clients
 
@@ -237,9 +208,7 @@ class WorkerConfig:
 
     def client_props(self, kind: ClientKind) -> dict[str, str]:
         """Return the properties that the worker's file sets for clients of connectors (``Worker.adminConfigs`` etc.).
-
-        An admin client also gets the worker's own client configs; the others get only ``bootstrap.servers``.
-        """
+        An admin client also gets the worker's own client configs; the others get only ``bootstrap.servers``."""
         if kind == "admin":
             base = {key: value for key, value in self.props.items() if not key.startswith(_CLIENT_PREFIXES)}
         else:
@@ -289,15 +258,15 @@ def _check(config: WorkerConfig) -> None:
             "continue after the group has assigned it to another worker",
             "worker.lease.ms",
         )
-    check_access(config.values, config.props)
+    rest_settings.check_access(config.values, config.props)
     if (
         config.connect_protocol != "sessioned"
-        and serves_others(config.listeners)
-        and not config.values.boolean(INSECURE)
+        and rest_settings.serves_others(config.listeners)
+        and not config.values.boolean(rest_settings.INSECURE)
     ):
         raise ConfigError(
             f"connect.protocol is {config.connect_protocol}: requests between workers would not be signed, and other "
-            f"machines could change tasks. Set sessioned, or {INSECURE} = true",
+            f"machines could change tasks. Set sessioned, or {rest_settings.INSECURE} = true",
             "connect.protocol",
         )
     _check_topics(config)
@@ -356,50 +325,52 @@ def override_notice(kind: str, name: str, needed: str) -> str | None:
     """Return why the key ``name`` of a connector's override has no effect; None if it has one. ``needed``: the keys
     without one of which the connector has no such client; empty if it has one."""
     prefix = f"{kind}.override."
-    if needed and name in CLIENTS[kind].settings:
+    if needed and name in client_settings.CLIENTS[kind].settings:
         return f"has no effect without {needed}"
     return _of_client(kind, name, prefix)
 
 
 def _of_key(key: str, value: str, props: Mapping[str, str]) -> str | None:
-    for prefix in (ADMIN_HTTPS_PREFIX, HTTPS_PREFIX):
+    for prefix in (rest_settings.ADMIN_HTTPS_PREFIX, rest_settings.HTTPS_PREFIX):
         if key.startswith(prefix):
             return listener_notice(key.removeprefix(prefix), prefix) or suites_notice(key, value)
     kind, dot, name = key.partition(".")
-    if dot and kind in CLIENTS and key not in WORKER:
+    if dot and kind in client_settings.CLIENTS and key not in worker_settings.WORKER:
         return _of_client(kind, name, f"{kind}.") or suites_notice(key, value)
     if key.startswith(("internal.key.converter", "internal.value.converter")):
         return "has no effect: internal converters are JsonConverter without schemas"
     if key in ("plugin.path", "plugin.discovery"):
         return "has no effect: plugins here are Python packages, found by their entry points"
-    if key.startswith(STORAGE_PREFIXES):
-        return storage_notice(key)
+    if key.startswith(worker_settings.STORAGE_PREFIXES):
+        return worker_settings.storage_notice(key)
     if key.startswith("config.providers."):
         return provider_notice(key, props)
-    if key.startswith(METRICS_CONTEXT) or why_ignored(key) is not None:
-        return why_ignored(key)
-    if key in ADMIN and (key not in WORKER or key in IGNORED_SECURITY):
+    if key.startswith(worker_settings.METRICS_CONTEXT) or worker_settings.why_ignored(key) is not None:
+        return worker_settings.why_ignored(key)
+    if key in client_settings.ADMIN and (key not in worker_settings.WORKER or key in client_settings.IGNORED_SECURITY):
         return NOT_SUPPORTED
-    if key in WORKER or key in LINK or key.startswith(_PASSED_ON):
-        return suites_notice(key, value) or converter_notice(key)
+    if key in worker_settings.WORKER or key in worker_settings.LINK or key.startswith(_PASSED_ON):
+        return suites_notice(key, value) or worker_settings.converter_notice(key)
     if key in _OF_CONNECTORS or key.startswith(_OF_CONNECTORS_PREFIXES):
         place = "a mirror's connector, or a mm2.properties" if key == _MIRRORS_ADMIN else "a connector"
         return f"has no effect in a worker's file: set it in the config of {place}"
-    if key.startswith(f"metrics.{HTTPS_PREFIX}"):
+    if key.startswith(f"metrics.{rest_settings.HTTPS_PREFIX}"):
         return f"{NOT_KNOWN}; https addresses of metrics.listeners use {key.removeprefix('metrics.')}"
-    return NOT_KNOWN + meant(key, (*WORKER.settings, *LINK))
+    return NOT_KNOWN + meant(key, (*worker_settings.WORKER.settings, *worker_settings.LINK))
 
 
 def _of_client(kind: str, name: str, prefix: str) -> str | None:
     """Return why a key of connectors' clients has no effect; None if it has one. ``prefix`` is what the config has
     before it."""
-    known = CLIENTS[kind].settings
+    known = client_settings.CLIENTS[kind].settings
     if name.startswith("override."):
         of_all = f"{kind}.{name.removeprefix('override.')}"
         return f"has no effect in a worker's file: set it in a connector's config, or {of_all} for all connectors"
     if name not in known:
         return NOT_KNOWN + meant(name, known, prefix)
-    if name in OF_CONNECTIONS or (name in SECURITY.settings and name not in IGNORED_SECURITY):
+    if name in client_settings.OF_CONNECTIONS or (
+        name in SECURITY.settings and name not in client_settings.IGNORED_SECURITY
+    ):
         return None  # a consumer's too, because it reads the offset topic that a connector has of its own
     if kind == "consumer":
         return "has no effect: sinks, which would use it, do not run here"
@@ -407,4 +378,4 @@ def _of_client(kind: str, name: str, prefix: str) -> str | None:
         return "has no effect: Java classes cannot be loaded here"
     if kind == "producer" and name in _USED_BY_PRODUCERS:
         return None
-    return why_ignored(name) or NOT_SUPPORTED
+    return worker_settings.why_ignored(name) or NOT_SUPPORTED

@@ -61,10 +61,6 @@ def _protocol(name: str, value: Value) -> None:
         raise invalid(name, value, f"Invalid Connect protocol compatibility; it can be {', '.join(_PROTOCOLS)}")
 
 
-def _switch(name: str, doc: str) -> Setting:
-    return flag(name, True, doc)
-
-
 def _factor(name: str, topic: str) -> Setting:
     return short(name, 3, f"Replication factor of the {topic} topic at creation.", check=REPLICATION_FACTOR)
 
@@ -125,9 +121,9 @@ _WORK: Final = ConfigDef.of(
     long("task.shutdown.graceful.timeout.ms", 5000, "Longest wait for tasks to stop, for all tasks together."),
     long("offset.flush.interval.ms", 60_000, "Interval at which source offsets are committed."),
     long("offset.flush.timeout.ms", 5000, "Longest commit of source offsets. No effect under exactly-once."),
-    _switch("topic.creation.enable", "Create the topics that topic.creation.* of source connectors configures."),
-    _switch("topic.tracking.enable", "Track the topics that connectors use."),
-    _switch("topic.tracking.allow.reset", "Allow REST requests to reset the topics that a connector uses."),
+    flag("topic.creation.enable", True, "Create the topics that topic.creation.* of source connectors configures."),
+    flag("topic.tracking.enable", True, "Track the topics that connectors use."),
+    flag("topic.tracking.allow.reset", True, "Allow REST requests to reset the topics that a connector uses."),
     text(
         "exactly.once.source.support",
         "disabled",

@@ -94,11 +94,8 @@ class _Load:
 @dataclass(slots=True)
 class IncrementalAssignor:
     """An assignor that moves as little work as possible. It keeps its last decision, so a worker needs only one.
-
-    Args:
-        max_delay_ms: ``scheduled.rebalance.max.delay.ms``, how long lost work waits for its worker's return.
-        max_delay_is_set: The worker's file sets it, so it also applies to members with a lease.
-    """
+    ``max_delay_ms``: ``scheduled.rebalance.max.delay.ms``, how long lost work waits for its worker's return.
+    ``max_delay_is_set``: the worker's file sets it, so it also applies to members with a lease."""
 
     max_delay_ms: int
     max_delay_is_set: bool
@@ -126,16 +123,11 @@ class IncrementalAssignor:
         now_ms: int,
         foreign: Collection[str] = frozenset(),
     ) -> Assignments:
-        """Assign the work of a rebalance.
+        """Assign ``configured``, all connectors and tasks in the config topic, to ``members``, of which there is one at
+        least. ``now_ms``: of a clock that does not jump. ``foreign``: connectors whose class this worker does not have.
 
-        Args:
-            configured: All connectors and tasks in the config topic.
-            members: The joined members by id; at least one.
-            last_completed_generation: The last rebalance that this leader completed. If it is not the one assigned
-                last, members may not have received that assignment, and it is forgotten.
-            generation: The number of this rebalance.
-            now_ms: The time of a clock that does not jump.
-            foreign: The connectors whose class this worker does not have.
+        If the last rebalance that this leader completed is not the one assigned last, members may not have received
+        that assignment, and it is forgotten.
         """
         held = {member: _work(members[member].held) for member in sorted(members)}
         counts = Counter(chain.from_iterable(held.values()))

@@ -12,11 +12,30 @@ from typing import Any
 
 from connect.core.model import RestartRequest, State, TargetState, TaskId
 
+
+class Event:
+    """What a herder takes in."""
+
+    __slots__ = ()
+
+
+class HerderOperation:
+    """What a :class:`Request` asks for."""
+
+    __slots__ = ()
+
+
+class Effect:
+    """What a herder has its driver do."""
+
+    __slots__ = ()
+
+
 # -- events: the internal topics ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigRecord:
+class ConfigRecord(Event):
     """A record of the config topic, in order; records before :class:`Ready` are history."""
 
     offset: int
@@ -25,17 +44,17 @@ class ConfigRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(Event):
     """The three topics were read to their ends, so the worker may join."""
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigLogReset:
+class ConfigLogReset(Event):
     """The config topic was recreated or has lost records; all its records follow again."""
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigRead:
+class ConfigRead(Event):
     """:class:`ReadConfig` has ended, after the events of its records. ``ok`` False: the timeout expired."""
 
     token: int
@@ -43,7 +62,7 @@ class ConfigRead:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigWritten:
+class ConfigWritten(Event):
     """:class:`WriteConfig` has ended. Unless there is an ``error``, its records came before as events."""
 
     token: int
@@ -54,7 +73,7 @@ class ConfigWritten:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaderElected:
+class LeaderElected(Event):
     """The coordinator requests the assignments of a rebalance from this worker. ``members``: metadata bytes by id."""
 
     protocol: str
@@ -63,7 +82,7 @@ class LeaderElected:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(Event):
     """A rebalance has ended with this worker's ``assignment``, in bytes; ``token`` is that of its :class:`Join`."""
 
     token: int
@@ -75,19 +94,19 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class RebalanceBegun:
+class RebalanceBegun(Event):
     """The coordinator has begun a rebalance, which this worker must join."""
 
 
 @dataclass(frozen=True, slots=True)
-class MembershipLost:
+class MembershipLost(Event):
     """The coordinator has removed or fenced this worker."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseLost:
+class LeaseLost(Event):
     """No heartbeat was answered for the length of the lease, so other workers may take over the work."""
 
 
@@ -95,18 +114,16 @@ class LeaseLost:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskConfigsWanted:
+class TaskConfigsWanted(Event):
     """A connector on this worker has reached STARTED, or requests reconfiguration of its tasks."""
 
     connector: str
 
 
 @dataclass(frozen=True, slots=True)
-class TaskConfigsComputed:
-    """:class:`ComputeTaskConfigs` has ended; ``error`` if the connector could not return its task configs.
-
-    ``configs`` are raw: references to secrets are not resolved.
-    """
+class TaskConfigsComputed(Event):
+    """:class:`ComputeTaskConfigs` has ended; ``error`` if the connector could not return its task configs. ``configs``
+    are raw: references to secrets are not resolved."""
 
     token: int
     connector: str
@@ -115,7 +132,7 @@ class TaskConfigsComputed:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskConfigsSent:
+class TaskConfigsSent(Event):
     """:class:`SendTaskConfigs` has ended."""
 
     token: int
@@ -124,14 +141,14 @@ class TaskConfigsSent:
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectorFailed:
+class ConnectorFailed(Event):
     """A connector on this worker failed to start."""
 
     connector: str
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduleAutoRestart:
+class ScheduleAutoRestart(Event):
     """Restart a failed connector (by name) or task after a pause; ``wait_ms`` None cancels the restart."""
 
     work: str | TaskId
@@ -139,26 +156,26 @@ class ScheduleAutoRestart:
 
 
 @dataclass(frozen=True, slots=True)
-class ReconfigurationRefused:
+class ReconfigurationRefused(Event):
     """:class:`ReconfigureTasks` has ended, and these tasks could not accept their new configs while running."""
 
     tasks: tuple[TaskId, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class SessionKeyMade:
+class SessionKeyMade(Event):
     """:class:`MakeSessionKey` has ended."""
 
     key: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Event):
     """A deadline of the herder may have passed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stopping:
+class Stopping(Event):
     """The worker must leave its group."""
 
 
@@ -166,7 +183,7 @@ class Stopping:
 
 
 @dataclass(frozen=True, slots=True)
-class PutConnector:
+class PutConnector(HerderOperation):
     """Store a validated config; ``type`` is source, sink or unknown."""
 
     name: str
@@ -177,35 +194,35 @@ class PutConnector:
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteConnector:
+class DeleteConnector(HerderOperation):
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class SetTargetState:
+class SetTargetState(HerderOperation):
     name: str
     state: TargetState
 
 
 @dataclass(frozen=True, slots=True)
-class RestartConnector:
+class RestartConnector(HerderOperation):
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class RestartTask:
+class RestartTask(HerderOperation):
     task: TaskId
 
 
 @dataclass(frozen=True, slots=True)
-class Restart:
+class Restart(HerderOperation):
     """Restart across the group. The reply is the connector's resulting state, with an unknown ``type``."""
 
     request: RestartRequest
 
 
 @dataclass(frozen=True, slots=True)
-class PutTaskConfigs:
+class PutTaskConfigs(HerderOperation):
     """Store task configs that another worker computed; the signature is already verified."""
 
     name: str
@@ -213,21 +230,21 @@ class PutTaskConfigs:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckOffsets:
+class CheckOffsets(HerderOperation):
     """Check whether the offsets of a connector may be modified now."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class CheckFence:
+class CheckFence(HerderOperation):
     """Check whether the older tasks of a connector may be fenced, after all current rebalances."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class PutTaskCount:
+class PutTaskCount(HerderOperation):
     """Store that all older tasks are fenced (KIP-618), if the task configs are still those of ``generation``."""
 
     name: str
@@ -236,73 +253,34 @@ class PutTaskCount:
 
 
 @dataclass(frozen=True, slots=True)
-class SetLogger:
+class SetLogger(HerderOperation):
     """Set the level of loggers on every worker."""
 
     namespace: str
     level: str
 
 
-Operation = (
-    PutConnector
-    | DeleteConnector
-    | SetTargetState
-    | RestartConnector
-    | RestartTask
-    | Restart
-    | PutTaskConfigs
-    | CheckOffsets
-    | CheckFence
-    | PutTaskCount
-    | SetLogger
-)
-
-
 @dataclass(frozen=True, slots=True)
-class Request:
+class Request(Event):
     """An operation; exactly one :class:`Reply` with the same id follows."""
 
     id: int
-    operation: Operation
+    operation: HerderOperation
 
 
 @dataclass(frozen=True, slots=True)
-class RequestWithdrawn:
+class RequestWithdrawn(Event):
     """The requester waits no longer. A request that is still queued is dropped: running it later would surprise its
     user."""
 
     id: int
 
 
-Event = (
-    ConfigRecord
-    | ConfigLogReset
-    | Ready
-    | ConfigRead
-    | ConfigWritten
-    | LeaderElected
-    | Joined
-    | RebalanceBegun
-    | MembershipLost
-    | LeaseLost
-    | TaskConfigsWanted
-    | TaskConfigsComputed
-    | TaskConfigsSent
-    | ConnectorFailed
-    | ScheduleAutoRestart
-    | ReconfigurationRefused
-    | SessionKeyMade
-    | Tick
-    | Stopping
-    | Request
-    | RequestWithdrawn
-)
-
 # -- effects -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Effect):
     """The result of a request: a value or an error."""
 
     id: int
@@ -311,7 +289,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadConfig:
+class ReadConfig(Effect):
     """Read the config topic to its end, then :class:`ConfigRead`."""
 
     token: int
@@ -319,12 +297,10 @@ class ReadConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteConfig:
+class WriteConfig(Effect):
     """Append to the config topic, each step in order and read back before the next, then :class:`ConfigWritten`.
-
     ``steps``: batches of (key, value). ``as_leader``: use the leader's transactional writer, if there is one, and begin
-    no step after the lease has expired, because another worker may be the leader by then.
-    """
+    no step after the lease has expired, because another worker may be the leader by then."""
 
     token: int
     steps: tuple[tuple[tuple[str, bytes | None], ...], ...]
@@ -332,42 +308,40 @@ class WriteConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimWriter:
+class ClaimWriter(Effect):
     """Claim the config topic's transactional writer, if there is one, for this new leader."""
 
 
 @dataclass(frozen=True, slots=True)
-class MakeSessionKey:
+class MakeSessionKey(Effect):
     """Generate a random key of ``size`` bytes, then :class:`SessionKeyMade`."""
 
     size: int
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
-    """Join or rejoin the group. ``protocols``: name and metadata bytes, the preferred first.
-
-    Replaces a join in progress.
-    """
+class Join(Effect):
+    """Join or rejoin the group. ``protocols``: name and metadata bytes, the preferred first. Replaces a join in
+    progress."""
 
     token: int
     protocols: tuple[tuple[str, bytes], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(Effect):
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Assign:
+class Assign(Effect):
     """The leader's response to :class:`LeaderElected`: assignment bytes by member id."""
 
     assignments: Mapping[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class StartConnector:
+class StartConnector(Effect):
     """Start an instance with the target state ``target`` and the config in the snapshot."""
 
     name: str
@@ -375,13 +349,13 @@ class StartConnector:
 
 
 @dataclass(frozen=True, slots=True)
-class StartTask:
+class StartTask(Effect):
     task: TaskId
     target: TargetState
 
 
 @dataclass(frozen=True, slots=True)
-class StopWork:
+class StopWork(Effect):
     """Stop connectors and tasks. Performed when they have stopped, or were abandoned after the graceful timeout."""
 
     connectors: tuple[str, ...]
@@ -389,14 +363,14 @@ class StopWork:
 
 
 @dataclass(frozen=True, slots=True)
-class ReconfigureTasks:
+class ReconfigureTasks(Effect):
     """Offer running tasks their new configs, then :class:`ReconfigurationRefused` if any tasks need a restart."""
 
     tasks: tuple[TaskId, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeTarget:
+class ChangeTarget(Effect):
     """Set the target state of a connector and its tasks on this worker."""
 
     name: str
@@ -404,7 +378,7 @@ class ChangeTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class ComputeTaskConfigs:
+class ComputeTaskConfigs(Effect):
     """Request the task configs of a connector on this worker, then :class:`TaskConfigsComputed`."""
 
     token: int
@@ -412,7 +386,7 @@ class ComputeTaskConfigs:
 
 
 @dataclass(frozen=True, slots=True)
-class SendTaskConfigs:
+class SendTaskConfigs(Effect):
     """Send task configs to the leader's internal REST endpoint, then :class:`TaskConfigsSent`."""
 
     token: int
@@ -422,7 +396,7 @@ class SendTaskConfigs:
 
 
 @dataclass(frozen=True, slots=True)
-class FailConnector:
+class FailConnector(Effect):
     """Fail a connector on this worker with an error until it is restarted."""
 
     name: str
@@ -430,7 +404,7 @@ class FailConnector:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteStatus:
+class WriteStatus(Effect):
     """Write the status of a connector (by name) or a task. DESTROYED is written as a tombstone; ``safe``: do not
     overwrite a status of a newer generation."""
 
@@ -440,43 +414,19 @@ class WriteStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetTopics:
+class ForgetTopics(Effect):
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class SetLevel:
+class SetLevel(Effect):
     namespace: str
     level: str
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class Say(Effect):
     """Log a line about what the herder did and why."""
 
     level: str
     line: str
-
-
-Effect = (
-    Reply
-    | ReadConfig
-    | WriteConfig
-    | ClaimWriter
-    | MakeSessionKey
-    | Join
-    | Leave
-    | Assign
-    | StartConnector
-    | StartTask
-    | StopWork
-    | ReconfigureTasks
-    | ChangeTarget
-    | ComputeTaskConfigs
-    | SendTaskConfigs
-    | FailConnector
-    | WriteStatus
-    | ForgetTopics
-    | SetLevel
-    | Say
-)

@@ -19,18 +19,7 @@ event. This module handles session keys (KIP-507) and records of the config topi
 
 from __future__ import annotations
 
-from connect.core import herder_api
-from connect.core.config_topic import (
-    Change,
-    ConnectorChanged,
-    ConnectorRemoved,
-    LoggerChanged,
-    RestartAsked,
-    SkippedConfigRecord,
-    TargetChanged,
-    TasksChanged,
-    session_key_record,
-)
+from connect.core import config_topic, herder_api
 from connect.core.herder import events, requests
 from connect.core.herder import rebalance as group
 from connect.core.herder import running_work as work
@@ -38,49 +27,45 @@ from connect.core.herder import task_configs as tasks
 from connect.core.herder.membership import EAGER, SESSIONED
 from connect.core.herder.state import HerderMode, HerderState, pause_ms
 from connect.core.herder_api import Forbidden, RequestRefused, Signature
-from connect.core.model import RestartRequest, impact
+from connect.core.model import impact
 
 
 def apply_config_record(s: HerderState, record: events.ConfigRecord) -> None:
     """Fold a record, and apply the changes that need no rebalance."""
     changes = s.snapshot.apply(record.offset, record.key, record.value)
     for change in changes:
-        if isinstance(change, SkippedConfigRecord):
+        if isinstance(change, config_topic.SkippedConfigRecord):
             s.say(f"Config topic: {change.why}", "warning")
         elif not s.history:
             _apply_change(s, change)
 
 
-def _apply_change(s: HerderState, change: Change) -> None:
+def _apply_change(s: HerderState, change: config_topic.ConfigChange) -> None:
     match change:
-        case ConnectorChanged(name):
+        case config_topic.ConnectorChanged(name):
             if name not in s.known:
                 s.known.add(name)
                 s.change()
             if name in s.running.connectors:
                 work.restart_connector(s, name)
-        case ConnectorRemoved(name):
+        case config_topic.ConnectorRemoved(name):
             if name in s.known:
                 s.known.remove(name)
                 s.change()
-        case TasksChanged(name):
+        case config_topic.TasksChanged(name):
             s.change()
             if s.protocol != EAGER:
                 work.reconfigure(s, name)
             tasks.committed(s, name)
-        case TargetChanged(name):
+        case config_topic.TargetChanged(name):
             work.change_target(s, name)
             tasks.look_for_unwanted_tasks(s, name)
-        case RestartAsked(request):
-            _note_restart(s, request)
-        case LoggerChanged(namespace, level):
+        case config_topic.RestartAsked(request):
+            waiting = s.restarts.get(request.connector)
+            if waiting is None or impact(request) > impact(waiting):
+                s.restarts[request.connector] = request
+        case config_topic.LoggerChanged(namespace, level):
             s.emit(events.SetLevel(namespace, level))
-
-
-def _note_restart(s: HerderState, request: RestartRequest) -> None:
-    waiting = s.restarts.get(request.connector)
-    if waiting is None or impact(request) > impact(waiting):
-        s.restarts[request.connector] = request
 
 
 def uses_session_keys(s: HerderState) -> bool:
@@ -98,12 +83,6 @@ def is_session_key_due(s: HerderState) -> bool:
             s.snapshot.session_key, settings.key_algorithm, settings.key_size_bits, settings.key_ttl_ms, s.now_ms
         )
     )
-
-
-def make_session_key(s: HerderState) -> None:
-    """Request a new key; nothing else begins until it is written."""
-    s.making_key = True
-    s.emit(events.MakeSessionKey(herder_api.key_bytes(s.config.key_algorithm, s.config.key_size_bits)))
 
 
 def write_session_key(s: HerderState, key: bytes) -> None:
@@ -126,7 +105,9 @@ def write_session_key(s: HerderState, key: bytes) -> None:
             "warning",
         )
 
-    s.write_config([(session_key_record(herder_api.SessionKey(key, s.config.key_algorithm, s.now_ms)),)], written)
+    s.write_config(
+        [(config_topic.session_key_record(herder_api.SessionKey(key, s.config.key_algorithm, s.now_ms)),)], written
+    )
 
 
 def session_key_deadline_ms(s: HerderState) -> int | None:
@@ -174,21 +155,14 @@ class Herder(HerderState):
         return lambda body: herder_api.signed(key, algorithm, body)
 
     def check_signature(self, signature: Signature) -> None:
-        """Verify the signature of an internal request, if the protocol is ``sessioned``.
-
-        Raises:
-            BadRequest, NotReady, Forbidden: As :func:`connect.core.herder_api.check`.
-        """
+        """Verify the signature of an internal request, if the protocol is ``sessioned``. Raises BadRequest, NotReady or
+        Forbidden as :func:`connect.core.herder_api.check`."""
         if uses_session_keys(self):
             herder_api.check(signature, self.snapshot.session_key, self.config.verification_algorithms)
 
     def check_forwarded(self, signature: Signature) -> None:
-        """Verify the signature of a user's request that another worker forwards.
-
-        Raises:
-            BadRequest, NotReady, Forbidden: As :func:`connect.core.herder_api.check`; Forbidden also while the group
-                has no session keys.
-        """
+        """Verify the signature of a user's request that another worker forwards. Raises BadRequest, NotReady or
+        Forbidden as :func:`connect.core.herder_api.check`; Forbidden also while the group has no session keys."""
         if not uses_session_keys(self):
             raise Forbidden("This group has no session key, so no worker can sign for its users.")
         self.check_signature(signature)
@@ -263,7 +237,8 @@ def _begin_one(s: HerderState) -> bool:
         return False
     group.claim_writer(s)
     if is_session_key_due(s):
-        make_session_key(s)
+        s.making_key = True  # nothing else begins until it is written
+        s.emit(events.MakeSessionKey(herder_api.key_bytes(s.config.key_algorithm, s.config.key_size_bits)))
     elif s.requests:
         requests.run_next(s)
     elif s.restarts:
@@ -291,7 +266,6 @@ def _read_again(s: HerderState) -> None:
 
 
 def _stop(s: HerderState) -> None:
-    """Stop all work, fail all open requests, and leave the group."""
     if s.mode is HerderMode.GONE:
         return
     work.stop_all(s)

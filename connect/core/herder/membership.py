@@ -17,7 +17,7 @@ version INT16, lease in ms INT32. Later tail versions may append fields.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -66,14 +66,9 @@ NOTHING: Final = Allocation()
 
 @dataclass(frozen=True, slots=True)
 class WorkerMetadata:
-    """The metadata of a joining member.
-
-    Args:
-        url: The member's REST URL, with a trailing slash.
-        config_offset: The offset after the last record that it has read of the config topic, -1 for none.
-        allocation: All work that it holds; None before its first assignment.
-        lease_ms: The time from its last answered heartbeat until it has stopped its work; None for a Java member.
-    """
+    """The metadata of a joining member. ``url`` ends with a slash. ``config_offset`` is the one after the last record
+    that the member has read of the config topic, -1 for none. ``allocation`` is all its work, None before its first
+    assignment. ``lease_ms``: from its last answered heartbeat until it has stopped its work; None for a Java member."""
 
     url: str
     config_offset: int
@@ -83,10 +78,8 @@ class WorkerMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The leader's assignment for a member; with the eager protocol there are no revocations and no delay.
-
-    ``delay_ms`` above 0: rejoin after this delay. ``version`` is the version of the decoded bytes.
-    """
+    """The leader's assignment for a member; with the eager protocol there are no revocations and no delay. ``delay_ms``
+    above 0: rejoin after this delay. ``version`` is the version of the decoded bytes."""
 
     error: int
     leader: str
@@ -99,11 +92,7 @@ class Assignment:
 
 
 def encode_metadata(protocol: str, metadata: WorkerMetadata) -> bytes:
-    """Encode the metadata for ``protocol``.
-
-    Raises:
-        MalformedMembership: A text is longer than 32767 bytes.
-    """
+    """Encode the metadata for ``protocol``. Raises MalformedMembership if a text is longer than 32767 bytes."""
     version = VERSIONS[protocol]
     out = bytearray(_INT16.pack(version))
     _put_string(out, metadata.url)
@@ -138,11 +127,7 @@ def held_by(members: Mapping[str, bytes]) -> set[str]:
 
 def work_held(metadata: bytes, assignment: bytes) -> Allocation:
     """Return the work of a member of a stable group: what it held when it joined and what the leader gave it then,
-    without what was revoked.
-
-    Raises:
-        MalformedMembership: The bytes are not those of a Connect worker.
-    """
+    without what was revoked. Raises MalformedMembership if the bytes are not those of a Connect worker."""
     held = decode_metadata(metadata).allocation or NOTHING
     new = decode_assignment(assignment)
     return Allocation(
@@ -152,14 +137,10 @@ def work_held(metadata: bytes, assignment: bytes) -> Allocation:
 
 
 def decode_metadata(data: bytes) -> WorkerMetadata:
-    """Decode the metadata of a Java or Python member.
-
-    Raises:
-        MalformedMembership: The bytes are not metadata.
-    """
+    """Decode the metadata of a Java or Python member. Raises MalformedMembership if the bytes are not metadata."""
     reader = _MetadataReader(data)
     reader.version()
-    url, config_offset = reader.string(), reader.int64()
+    url, config_offset = reader.string(), reader.number(_INT64)
     allocation: Allocation | None = None
     if reader.has_more() and (held := reader.nullable_bytes()) is not None:
         allocation = decode_assignment(held).assigned
@@ -167,11 +148,8 @@ def decode_metadata(data: bytes) -> WorkerMetadata:
 
 
 def encode_assignment(protocol: str, assignment: Assignment) -> bytes:
-    """Encode an assignment for a group with ``protocol``.
-
-    Raises:
-        MalformedMembership: A name is longer than 32767 bytes.
-    """
+    """Encode an assignment for a group with ``protocol``. Raises MalformedMembership if a name is longer than 32767
+    bytes."""
     version = VERSIONS[protocol]
     out = bytearray(_INT16.pack(version) + _INT16.pack(assignment.error))
     _put_string(out, assignment.leader)
@@ -185,18 +163,15 @@ def encode_assignment(protocol: str, assignment: Assignment) -> bytes:
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """Decode the assignment of a Java or Python leader.
-
-    Raises:
-        MalformedMembership: The bytes are not an assignment.
-    """
+    """Decode the assignment of a Java or Python leader. Raises MalformedMembership if the bytes are not an
+    assignment."""
     reader = _MetadataReader(data)
-    version, error = reader.version(), reader.int16()
+    version, error = reader.version(), reader.number(_INT16)
     leader, leader_url = reader.string(), reader.string()
-    config_offset = reader.int64()
+    config_offset = reader.number(_INT64)
     assigned = reader.work() if reader.has_more() else NOTHING
     revoked = reader.work() if reader.has_more() else NOTHING
-    delay_ms = reader.int32() if reader.has_more() else 0
+    delay_ms = reader.number(_INT32) if reader.has_more() else 0
     return Assignment(error, leader, leader_url, config_offset, assigned, revoked, delay_ms, version)
 
 
@@ -219,18 +194,13 @@ def _put_string(out: bytearray, value: str) -> None:
 
 
 def _put_work(out: bytearray, work: Allocation) -> None:
-    out += _by_connector(work.connectors, work.tasks)
-
-
-def _by_connector(connectors: Iterable[str], tasks: Iterable[TaskId]) -> bytearray:
-    grouped: dict[str, list[int]] = {name: [_CONNECTOR] for name in connectors}
-    for task in tasks:
+    grouped: dict[str, list[int]] = {name: [_CONNECTOR] for name in work.connectors}
+    for task in work.tasks:
         grouped.setdefault(task.connector, []).append(task.task)
-    out = bytearray(_INT32.pack(len(grouped)))
+    out += _INT32.pack(len(grouped))
     for name, numbers in grouped.items():
         _put_string(out, name)
         out += struct.pack(f">i{len(numbers)}i", len(numbers), *numbers)
-    return out
 
 
 class _MetadataReader:
@@ -245,38 +215,29 @@ class _MetadataReader:
 
     def version(self) -> int:
         """Read the version. As in Java's ``checkVersionCompatibility``, later versions must begin like these."""
-        version = self.int16()
+        version = self.number(_INT16)
         if version < 0:
             raise MalformedMembership(f"group protocol of a member has the invalid version {version}")
         return version
 
-    def int16(self) -> int:
-        return self._number(_INT16)
-
-    def int32(self) -> int:
-        return self._number(_INT32)
-
     def int32s(self) -> tuple[int, ...]:
-        count = max(self.int32(), 0)
+        count = max(self.number(_INT32), 0)
         return struct.unpack(f">{count}i", self._take(count * _INT32.size))
-
-    def int64(self) -> int:
-        return self._number(_INT64)
 
     def string(self) -> str:
         try:
-            return self._take(self.int16()).decode()
+            return self._take(self.number(_INT16)).decode()
         except UnicodeDecodeError as error:
             raise MalformedMembership(f"a text in the group protocol of a member is not UTF-8: {error}") from error
 
     def nullable_bytes(self) -> bytes | None:
-        length = self.int32()
+        length = self.number(_INT32)
         return None if length < 0 else self._take(length)
 
     def work(self) -> Allocation:
         connectors: list[str] = []
         tasks: list[TaskId] = []
-        for _ in range(self.int32()):  # -1, for null, is an empty range
+        for _ in range(self.number(_INT32)):  # -1, for null, is an empty range
             connector = self.string()
             numbers = self.int32s()
             if _CONNECTOR in numbers:
@@ -292,7 +253,7 @@ class _MetadataReader:
         version, lease_ms = _TAIL.unpack_from(rest, len(_TAIL_MAGIC))
         return int(lease_ms) if version >= _TAIL_VERSION else None
 
-    def _number(self, form: struct.Struct) -> int:
+    def number(self, form: struct.Struct) -> int:
         number: int
         try:
             (number,) = form.unpack_from(self._data, self._at)

@@ -83,11 +83,9 @@ def join(s: HerderState) -> None:
 
 
 def round_begun(s: HerderState) -> None:
-    """Join a rebalance that the coordinator has begun, or set the deadline to join it.
-
-    The coordinator removes each member that has not joined within the rebalance timeout, even if it sends heartbeats.
-    The response that reported the rebalance may be as old as the lease.
-    """
+    """Join a rebalance that the coordinator has begun, or set the deadline to join it. The coordinator removes each
+    member that has not joined within the rebalance timeout, even if it sends heartbeats. The response that reported the
+    rebalance may be as old as the lease."""
     if s.mode not in (HerderMode.RESOLVING, HerderMode.MEMBER):
         return
     if not join_when_free(s) and s.join_by_ms is None:

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from connect.core import model
 from connect.core.config.connector_settings import AutoRestartRule
 from connect.core.herder import events
 from connect.core.herder.membership import Allocation
 from connect.core.herder.state import HerderMode, HerderState, MutableAllocation
 from connect.core.herder_api import RequestConflict
-from connect.core.model import (
-    ConnectorStateInfo,
-    RestartPlan,
-    RestartRequest,
-    State,
-    TaskId,
-    connector_of,
-    plan_restart,
-)
 
 
 def start(s: HerderState) -> None:
@@ -32,7 +24,7 @@ def start(s: HerderState) -> None:
             _start_task(s, task)
 
 
-def stop(s: HerderState, connectors: Iterable[str], tasks: Iterable[TaskId]) -> None:
+def stop(s: HerderState, connectors: Iterable[str], tasks: Iterable[model.TaskId]) -> None:
     """Stop the given work if it runs here; it stays assigned until a rebalance changes that."""
     stopped = Allocation(
         tuple(sorted(s.running.connectors.intersection(connectors))), tuple(sorted(s.running.tasks.intersection(tasks)))
@@ -40,7 +32,7 @@ def stop(s: HerderState, connectors: Iterable[str], tasks: Iterable[TaskId]) -> 
     if not stopped:
         return
     s.running.remove(stopped)
-    both: tuple[str | TaskId, ...] = (*stopped.connectors, *stopped.tasks)
+    both: tuple[str | model.TaskId, ...] = (*stopped.connectors, *stopped.tasks)
     for work in both:
         s.auto_restart_at_ms.pop(work, None)
     s.emit(events.StopWork(stopped.connectors, stopped.tasks))
@@ -70,7 +62,7 @@ def restart_connector(s: HerderState, name: str) -> None:
     _start_connector(s, name)
 
 
-def restart_task(s: HerderState, task: TaskId) -> None:
+def restart_task(s: HerderState, task: model.TaskId) -> None:
     stop(s, (), (task,))
     _start_task(s, task)
 
@@ -87,7 +79,7 @@ def reconfigure(s: HerderState, connector: str) -> None:
         s.emit(events.ReconfigureTasks(tuple(offered)))
 
 
-def refused(s: HerderState, tasks: Iterable[TaskId]) -> None:
+def refused(s: HerderState, tasks: Iterable[model.TaskId]) -> None:
     """Stop tasks that did not accept their new configs; they start with them after the rebalance."""
     stop(s, (), tasks)
     if s.mode is HerderMode.MEMBER:
@@ -95,22 +87,21 @@ def refused(s: HerderState, tasks: Iterable[TaskId]) -> None:
 
 
 def change_target(s: HerderState, connector: str) -> None:
-    """Apply a connector's new target state to its work on this worker."""
     if connector in s.running.connectors or any(task.connector == connector for task in s.running.tasks):
         # A connector that this starts requests its task configs, as after any other start.
         s.emit(events.ChangeTarget(connector, s.snapshot.target_state(connector)))
 
 
-def plan(s: HerderState, request: RestartRequest) -> RestartPlan | None:
+def plan(s: HerderState, request: model.RestartRequest) -> model.RestartPlan | None:
     """Return the plan for a restart request by the current statuses; None if the connector has no status."""
     status = s.statuses.status(request.connector)
     if status is None:
         return None
-    current = ConnectorStateInfo(request.connector, status, s.statuses.tasks(request.connector), "unknown")
-    return plan_restart(request, current)
+    current = model.ConnectorStateInfo(request.connector, status, s.statuses.tasks(request.connector), "unknown")
+    return model.plan_restart(request, current)
 
 
-def execute(s: HerderState, request: RestartRequest) -> None:
+def execute(s: HerderState, request: model.RestartRequest) -> None:
     """Restart the parts of the request's plan that run here (``doRestartConnectorAndTasks``)."""
     planned = plan(s, request)
     if planned is None:
@@ -126,36 +117,37 @@ def execute(s: HerderState, request: RestartRequest) -> None:
     _restart(s, (name,) if restarts else (), tasks)
 
 
-def schedule_restart(s: HerderState, work: str | TaskId, wait_ms: int | None) -> None:
+def schedule_restart(s: HerderState, work: str | model.TaskId, wait_ms: int | None) -> None:
     """Schedule the restart of failed work after a pause, unless it is stopped before."""
     s.auto_restart_at_ms.pop(work, None)
     if wait_ms is not None and (work in s.running.connectors or work in s.running.tasks):
         s.auto_restart_at_ms[work] = s.now_ms + wait_ms
 
 
-def due_restarts(s: HerderState) -> list[str | TaskId]:
-    """Return the work whose automatic restart is due."""
+def due_restarts(s: HerderState) -> list[str | model.TaskId]:
     return [work for work, at_ms in s.auto_restart_at_ms.items() if at_ms <= s.now_ms]
 
 
-def restart_failed(s: HerderState, due: Sequence[str | TaskId]) -> None:
+def restart_failed(s: HerderState, due: Sequence[str | model.TaskId]) -> None:
     """Restart failed work that still exists and whose connector still has automatic restarts enabled."""
     for work in due:
         del s.auto_restart_at_ms[work]
-    wanted = [work for work in due if AutoRestartRule.applies(s.snapshot.connector_config(connector_of(work)) or {})]
+    wanted = [
+        work for work in due if AutoRestartRule.applies(s.snapshot.connector_config(model.connector_of(work)) or {})
+    ]
     for work in due:
         if work not in wanted:
             s.say(f"{work} was not restarted automatically: its connector's config no longer enables it")
     names = [work for work in wanted if isinstance(work, str)]
-    tasks = [work for work in wanted if isinstance(work, TaskId) and s.snapshot.task_config(work) is not None]
+    tasks = [work for work in wanted if isinstance(work, model.TaskId) and s.snapshot.task_config(work) is not None]
     _restart(s, names, tasks)
 
 
-def _restart(s: HerderState, names: Sequence[str], tasks: Sequence[TaskId]) -> None:
+def _restart(s: HerderState, names: Sequence[str], tasks: Sequence[model.TaskId]) -> None:
     stop(s, names, tasks)
-    both: tuple[str | TaskId, ...] = (*names, *tasks)
+    both: tuple[str | model.TaskId, ...] = (*names, *tasks)
     for work in both:
-        s.emit(events.WriteStatus(work, State.RESTARTING))
+        s.emit(events.WriteStatus(work, model.State.RESTARTING))
     for name in names:
         _start_connector(s, name)
     for task in tasks:
@@ -173,7 +165,7 @@ def _start_connector(s: HerderState, name: str) -> None:
     s.emit(events.StartConnector(name, s.snapshot.target_state(name)))
 
 
-def _start_task(s: HerderState, task: TaskId) -> None:
+def _start_task(s: HerderState, task: model.TaskId) -> None:
     s.running.tasks.add(task)
     s.emit(events.StartTask(task, s.snapshot.target_state(task.connector)))
 

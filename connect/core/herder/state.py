@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.config_topic import ConfigLog
@@ -99,17 +99,14 @@ class Publishing:
     first_ms: dict[str, int] = field(default_factory=dict)
 
     def forget(self, connector: str) -> None:
-        self.wanted.pop(connector, None)
-        self.computing.pop(connector, None)
-        self.computed.pop(connector, None)
-        self.sending.pop(connector, None)
-        self.published.pop(connector, None)
+        steps: tuple[dict[str, Any], ...] = (self.wanted, self.computing, self.computed, self.sending, self.published)
+        for step in steps:
+            step.pop(connector, None)
         self.succeed(connector)
 
     def succeed(self, connector: str) -> None:
-        self.retry_at_ms.pop(connector, None)
-        self.failures.pop(connector, None)
-        self.first_ms.pop(connector, None)
+        for attempts in (self.retry_at_ms, self.failures, self.first_ms):
+            attempts.pop(connector, None)
 
 
 @dataclass(slots=True)
@@ -289,7 +286,6 @@ class HerderState:
         self.emit(WriteConfig(token, (step,), as_leader=False))
 
     def ended(self, token: int, outcome: Exception | bool | None) -> None:
-        """Complete the operation with this token."""
         waiting = self.waiting.pop(token, None)
         if waiting is not None:
             waiting.then(outcome)

@@ -55,14 +55,12 @@ def advance(s: HerderState) -> None:
 
 
 def computed(s: HerderState, token: int, connector: str, outcome: Sequence[Mapping[str, str]] | Exception) -> None:
-    """Handle the task configs that a connector computed, or its error."""
     if s.publishing.computing.get(connector) == token:
         del s.publishing.computing[connector]
         s.publishing.computed[connector] = outcome if isinstance(outcome, Exception) else checked(connector, outcome)
 
 
 def sent(s: HerderState, token: int, connector: str, error: Exception | None) -> None:
-    """Handle the leader's response to task configs."""
     if s.publishing.sending.get(connector) == token:
         del s.publishing.sending[connector]
         _concluded(s, connector, error)
@@ -96,10 +94,8 @@ def steps(connector: str, configs: Sequence[Mapping[str, str]]) -> tuple[Step, .
 
 
 def defect(configs: object) -> str | None:
-    """Return why task configs cannot be stored, without their values; None if they can.
-
-    They must be a sequence of mappings from text to text, but connectors may return anything.
-    """
+    """Return why task configs cannot be stored, without their values; None if they can. They must be a sequence of
+    mappings from text to text, but connectors may return anything."""
     if not isinstance(configs, Sequence) or isinstance(configs, str | bytes):
         return f"they are a {type(configs).__name__}, not a list of mappings"
     for number, config in enumerate(configs):

@@ -104,16 +104,11 @@ async def describe_producers(
 async def active_producers(
     cluster: Cluster, partitions: Collection[Partition], *, timeout_s: float = 30.0
 ) -> dict[Partition, dict[int, ActiveProducer]]:
-    """Return the active producers by partition and producer id.
-
-    Includes records that are appended but not yet replicated. DescribeProducers carries no leader epoch and any replica
-    answers it, so a response counts only if its broker confirms afterwards that it leads in the newest known epoch.
-
-    Raises:
-        ProducersRefused: READ on some topics is missing.
-        UnsupportedVersion: brokers are older than 2.8.
-        RetriableError: a partition had no leader that answered within ``timeout_s``.
-    """
+    """Return the active producers by partition and producer id. Includes records that are appended but not yet
+    replicated. DescribeProducers carries no leader epoch and any replica answers it, so a response counts only if its
+    broker confirms afterwards that it leads in the newest known epoch. Raises ProducersRefused if READ on some topics
+    is missing, UnsupportedVersion if brokers are older than 2.8, and RetriableError if a partition had no leader that
+    answered within ``timeout_s``."""
     found: dict[Partition, dict[int, ActiveProducer]] = {}
 
     async def attempt() -> None:

@@ -8,15 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 import aiokafka.client
-from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.errors import (
-    BrokerResponseError,
-    KafkaConnectionError,
-    KafkaError,
-    NodeNotReadyError,
-    ProducerClosed,
-    kafka_errors,
-)
+from aiokafka import AIOKafkaProducer, TopicPartition, errors
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.produce import ProduceRequest
@@ -28,7 +20,7 @@ from connect.kafka.security.connection_settings import ConnectionSettings, forma
 _END_S: Final = 5.0
 
 
-class InvalidRecord(BrokerResponseError):  # type: ignore[misc]  # no marker for its types
+class InvalidRecord(errors.BrokerResponseError):  # type: ignore[misc]  # no marker for its types
     """An error code that the library does not know: a compacted topic rejects a record without a key."""
 
     errno = 87
@@ -36,7 +28,7 @@ class InvalidRecord(BrokerResponseError):  # type: ignore[misc]  # no marker for
     description = "The broker refuses a record"
 
 
-kafka_errors.setdefault(InvalidRecord.errno, InvalidRecord)
+errors.kafka_errors.setdefault(InvalidRecord.errno, InvalidRecord)
 
 
 def make_producer(
@@ -45,13 +37,9 @@ def make_producer(
     check: Callable[[], None] = lambda: None,
     **arguments: Any,
 ) -> AIOKafkaProducer:
-    """Return a producer that is not started.
-
-    Args:
-        delivery_timeout_s: How long a record may wait for its leader.
-        check: Called each time before records are sent; an error prevents it and makes the producer unusable.
-        arguments: The library's.
-    """
+    """Return a producer that is not started. ``delivery_timeout_s``: how long a record may wait for its leader.
+    ``check``: called each time before records are sent; an error prevents it and makes the producer unusable.
+    ``arguments``: the library's."""
     producer = AIOKafkaProducer(**connection.aiokafka_arguments(), **arguments)
     producer.client.send = _Gate(producer.client, check)
     producer.client.bootstrap = partial(_bootstrap, producer.client, connection)
@@ -64,12 +52,8 @@ def make_producer(
 
 class BuiltBatch(BatchBuilder):  # type: ignore[misc]  # no marker for its types
     """A batch for ``AIOKafkaProducer.send_batch`` without the library's builder, which rejects header keys that are not
-    UTF-8 and has no compression levels.
-
-    Args:
-        records: The number of records.
-        build: Called once with producer id, epoch and base sequence; returns the bytes to send.
-    """
+    UTF-8 and has no compression levels. ``records``: the number of records. ``build``: called once with producer id,
+    epoch and base sequence; returns the bytes to send."""
 
     def __init__(self, records: int, build: Callable[[int, int, int], bytes]) -> None:
         self._records = records
@@ -100,10 +84,7 @@ class BuiltBatch(BatchBuilder):  # type: ignore[misc]  # no marker for its types
 
 async def _bootstrap(client: Any, connection: ConnectionSettings) -> None:
     """Replaces ``AIOKafkaClient.bootstrap``, which leaves its connection open if it is cancelled during its request.
-
-    Raises:
-        KafkaConnectionError: no bootstrap server answers.
-    """
+    Raises KafkaConnectionError if no bootstrap server answers."""
     failed: list[str] = []
     for host, port in connection.bootstrap:
         try:
@@ -113,14 +94,14 @@ async def _bootstrap(client: Any, connection: ConnectionSettings) -> None:
             finally:
                 opened.close()
             if not client.cluster.brokers():
-                raise KafkaConnectionError("it knows no broker yet")
-        except (OSError, KafkaError, TimeoutError) as error:
+                raise errors.KafkaConnectionError("it knows no broker yet")
+        except (OSError, errors.KafkaError, TimeoutError) as error:
             failed.append(f"{format_address(host, port)}: {error!r}")
         else:
             # The client cancels and awaits it when it closes.
             client._sync_task = Scope("aiokafka").spawn(client._md_synchronizer(), "update aiokafka's metadata")
             return
-    raise KafkaConnectionError(f"no bootstrap server answers: {', '.join(failed)}")
+    raise errors.KafkaConnectionError(f"no bootstrap server answers: {', '.join(failed)}")
 
 
 class _Gate:
@@ -143,7 +124,7 @@ class _Gate:
         task.add_done_callback(self._tasks.discard)
         connection = await self._client._get_conn(node_id, **group)
         if connection is None or not connection.connected():
-            raise NodeNotReadyError(f"no connection to node {node_id}")
+            raise errors.NodeNotReadyError(f"no connection to node {node_id}")
         # Once connected, the library writes without waiting.
         self._check()
         return await self._send(node_id, request, **group)
@@ -161,7 +142,7 @@ async def cut_off(producer: AIOKafkaProducer) -> None:
     """Stop a producer at once. The library's own stop waits for every record in flight, and may raise the
     CancelledError of one of its tasks."""
     producer._closed = True
-    producer._message_accumulator.fail_all(ProducerClosed())
+    producer._message_accumulator.fail_all(errors.ProducerClosed())
     ending = producer.client.send.shut()
     if (sender := producer._sender.sender_task) is not None:
         sender.cancel()

@@ -23,7 +23,7 @@ from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.core.herder.membership import work_held
 from connect.core.model import TaskId
 from connect.kafka.cluster import Cluster, NotAuthorized, error_name, refusal_of
-from connect.kafka.concurrency import until
+from connect.kafka.concurrency import until, within
 from connect.kafka.connection import Connection
 from connect.kafka.log.offsets import by_topic
 from connect.kafka.log.transactions import ProducerIdentity, check
@@ -53,11 +53,8 @@ class TimeLimit:
         RetriableError."""
         if not once:
             return await until(self._timeout_s, what, attempt)
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                return await attempt()
-        except TimeoutError as error:
-            raise RetriableError(f"{what}: no answer within {self._timeout_s:g} s") from error
+        async with within(self._timeout_s, f"{what}: no answer"):
+            return await attempt()
 
 
 Partition = tuple[str, int]
@@ -188,7 +185,6 @@ async def committed(
         NotAuthorized: DESCRIBE on the group is missing.
         RetriableError: the coordinator does not answer, or a transaction stays open, within that time.
     """
-
     limit = TimeLimit(_TIMEOUT_S if timeout_s is None else timeout_s)
 
     async def attempt() -> dict[Partition, Committed]:
@@ -237,7 +233,6 @@ async def move(
         NotAuthorized: READ on the group or a topic is missing.
         RetriableError: the coordinator does not answer within that time; some offsets may be committed.
     """
-
     limit = TimeLimit(_TIMEOUT_S if timeout_s is None else timeout_s)
 
     async def attempt() -> dict[Partition, str]:
@@ -266,14 +261,10 @@ async def commit_in_transaction(
     group: str,
     offsets: Mapping[Partition, Committed],
 ) -> None:
-    """Add offsets to an open transaction that includes the group, once.
-
-    They take effect when the transaction is committed. A commit that was stored after them then wins, because brokers
-    keep the last entry per partition in their offsets log (Kafka ``OffsetMetadataManager``). Brokers accept these
-    offsets whether the group has members or not.
-
-    Raises NotAuthorized and the errors of :func:`connect.kafka.log.transactions.check`.
-    """
+    """Add offsets to an open transaction that includes the group, once. They take effect when the transaction is
+    committed. A commit that was stored after them then wins, because brokers keep the last entry per partition in their
+    offsets log (Kafka ``OffsetMetadataManager``). Brokers accept these offsets whether the group has members or not.
+    Raises NotAuthorized and the errors of :func:`connect.kafka.log.transactions.check`."""
     topic_of = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
     request = TxnOffsetCommitRequest(
         transactional_id=transactional_id,

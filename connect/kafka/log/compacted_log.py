@@ -85,23 +85,19 @@ class CompactedLog:
         self._writing = asyncio.Lock()
         self._scope = Scope(self._where)
         self._tail: asyncio.Task[None] | None = None
-        self._failure: Exception | None = None
+        #: Why reading has ended: an ACL is missing, a record is damaged, or ``on_record`` has raised this error.
+        #: Retriable errors do not end it.
+        self.failure: Exception | None = None
         self._identity: _Identity | None = None
         self._positions: dict[int, int] = {}  # by partition: the offset after the last record passed on
         self._readings = 0
         self._consumer: AIOKafkaConsumer | None = None
 
-    @property
-    def failure(self) -> Exception | None:
-        """Why reading has ended: an ACL is missing, a record is damaged, or ``on_record`` has raised this error.
-        Retriable errors do not end it."""
-        return self._failure
-
     async def ended(self) -> Exception | None:
         """Wait until reading has ended, and return ``failure``; None after ``stop``."""
         if self._tail is not None:
             await asyncio.wait({self._tail})
-        return self._failure
+        return self.failure
 
     async def start(self, timeout_s: float = 60.0, *, committed_only: bool = False) -> None:
         """Read to the end as ``read_to_end``, then follow. The topic must exist. On an error, which is one of
@@ -115,15 +111,10 @@ class CompactedLog:
             raise
 
     async def read_to_end(self, timeout_s: float = 60.0, *, committed_only: bool = False) -> None:
-        """Return when every record appended before the call was passed on.
-
-        The end includes all appended records, so with ``read_committed`` this waits for open transactions: no record
-        that they commit is missed. With ``committed_only`` the first open transaction is the end.
-
-        Raises:
-            RetriableError: the end was not reached within ``timeout_s``.
-            HeliographError: ``failure``, or an error of the cluster.
-        """
+        """Return when every record appended before the call was passed on. The end includes all appended records, so
+        with ``read_committed`` this waits for open transactions: no record that they commit is missed. With
+        ``committed_only`` the first open transaction is the end. Raises RetriableError if the end was not reached
+        within ``timeout_s``, ``failure``, or an error of the cluster."""
         waiting = self._backoff()
         reason = ""
         try:
@@ -143,15 +134,11 @@ class CompactedLog:
             ) from error
 
     async def write(self, records: Iterable[OutRecord], timeout_s: float = 30.0) -> None:
-        """Append records (acks=all), those of a partition in order and after those of earlier calls.
-
-        Retries while leaders move or do not answer. Then records may be duplicated, in order. ``records`` is iterated
-        again at each attempt, and may have become fewer.
-
-        Raises:
-            SecurityError: an ACL is missing; the message names it.
-            RetriableError: not done within ``timeout_s``; some records may be written. Write the same records again.
-        """
+        """Append records (acks=all), those of a partition in order and after those of earlier calls. Retries while
+        leaders move or do not answer. Then records may be duplicated, in order. ``records`` is iterated again at each
+        attempt, and may have become fewer. Raises SecurityError if an ACL is missing, which the message names. After a
+        RetriableError, which means not within ``timeout_s``, some records may be written; write the same records
+        again."""
         waiting, reason = self._backoff("writing"), "no answer"
         try:
             async with asyncio.timeout(timeout_s), self._writing:
@@ -181,7 +168,7 @@ class CompactedLog:
             except (RetriableError, OSError) as error:
                 await waiting.after(error)
             except Exception as error:
-                self._failure = error
+                self.failure = error
                 return
 
     async def _read(self, waiting: Backoff) -> None:
@@ -275,8 +262,8 @@ class CompactedLog:
     async def _reach(self, ends: dict[int, int]) -> None:
         readings, pauses = self._readings, Pauses(_WATCH_FIRST_S, _WATCH_LAST_S)
         while True:
-            if self._failure is not None:
-                raise _as_heliograph(self._where, self._failure)
+            if self.failure is not None:
+                raise _as_heliograph(self._where, self.failure)
             await self._note_positions()
             if self._readings != readings:
                 raise _ReadAgain

@@ -15,7 +15,7 @@ import logging
 import math
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import aiokafka.errors
@@ -64,12 +64,12 @@ class FetchedRecords:
         return _Batch(self._records.next_batch(), bytes(self._data[start : start + size]), magic, self.partition)
 
 
+@dataclass(eq=False, slots=True)
 class _Batch:
-    def __init__(self, batch: Any, data: bytes, magic: int, partition: TopicPartition) -> None:
-        self._batch = batch
-        self._data = data
-        self._magic = magic
-        self._partition = partition
+    _batch: Any
+    _data: bytes
+    _magic: int
+    _partition: TopicPartition
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batch, name)
@@ -297,15 +297,10 @@ def reading(cluster: Cluster, topic: str) -> Iterator[None]:
 async def ensure_compacted_topic(admin: Admin, topic: NewTopic, *, timeout_s: float = 60.0) -> None:
     """Create ``topic`` as compacted if it is missing, and reject one that loses records by age or size. If a cluster
     rejects its ``configs``, create the topic without those of CLEANED_SOON; what a user chose is never left out.
-
     Retries while brokers are missing or do not answer (as Kafka's ``TopicAdmin``), until ``timeout_s`` has passed in
-    all. If this client may not create or describe the topic, it is assumed to exist and to be right.
-
-    Raises:
-        ConfigError: the topic's ``cleanup.policy`` is not just ``compact``.
-        SecurityError: the cluster rejects this client.
-        RetriableError, PermanentError: the topic could not be created.
-    """
+    all. If this client may not create or describe the topic, it is assumed to exist and to be right. Raises ConfigError
+    if the topic's ``cleanup.policy`` is not just ``compact``, SecurityError if the cluster rejects this client, and
+    RetriableError or PermanentError if the topic could not be created."""
     clock = asyncio.get_running_loop().time
     until_s = clock() + timeout_s
     whole = replace(topic, configs={**topic.configs, _CLEANUP_POLICY: _COMPACT})
@@ -423,12 +418,8 @@ def log_record(partition: TopicPartition, record: ConsumerRecord[bytes | None, b
 
 
 async def partition_count(cluster: Cluster, topic: str, *, timeout_s: float = 60.0) -> int:
-    """Return the number of partitions of a topic that may have been created just now.
-
-    Raises:
-        RetriableError: no broker knows the topic within ``timeout_s``.
-        SecurityError: DESCRIBE on the topic is missing.
-    """
+    """Return the number of partitions of a topic that may have been created just now. Raises RetriableError if no
+    broker knows the topic within ``timeout_s``, and SecurityError if DESCRIBE on the topic is missing."""
 
     async def attempt() -> int:
         return len((await cluster.topics({topic})).topics[topic].partitions)

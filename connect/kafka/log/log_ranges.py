@@ -57,14 +57,14 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
     return found
 
 
-def coalesce_ranges(ranges: Iterable[Range], end: int, near: int = _NEAR) -> Iterator[list[Range]]:
+def coalesce_ranges(ranges: Iterable[Range], end: int) -> Iterator[list[Range]]:
     """Yield groups of the ascending ``ranges`` before ``end``. Ranges are in one group if reading on to the next is
-    cheaper than a new seek, because they are at most ``near`` apart."""
+    cheaper than a new seek, because they are at most :data:`_NEAR` apart."""
     some: list[Range] = []
     for first, behind in ranges:
         if first >= min(behind, end):
             continue
-        if some and first - some[-1][1] > near:
+        if some and first - some[-1][1] > _NEAR:
             yield some
             some = []
         some.append((first, min(behind, end)))
@@ -83,13 +83,9 @@ def inside(records: Iterable[Any], ranges: Sequence[Range], begins: Sequence[int
 async def read_ranges(
     cluster: Cluster, log: Partition, ranges: Sequence[Range], *, is_decided: bool = False
 ) -> AsyncGenerator[Any, None]:
-    """Yield the committed records in the ascending ``ranges`` once, as aiokafka's records; skip deleted ones.
-
-    Raises:
-        RetriableError: there is no progress for a minute, the log has lost an offset or, with ``is_decided``, an open
-            transaction reaches into the ranges.
-        SecurityError: READ on the topic is missing.
-    """
+    """Yield the committed records in the ascending ``ranges`` once, as aiokafka's records; skip deleted ones. Raises
+    RetriableError if there is no progress for a minute, the log has lost an offset or, with ``is_decided``, an open
+    transaction reaches into the ranges, and SecurityError if READ on the topic is missing."""
     if not ranges:
         return
     place, what = TopicPartition(*log), f"cluster {cluster.name}: {log[0]}-{log[1]}"

@@ -99,7 +99,6 @@ def _frames(partition: int, records: Sequence[Any]) -> Iterator[list[Row]]:
 
 
 def main() -> None:
-    """Carry out the request on standard input, and exit."""
     gc.disable()  # because scanning all records takes half the time, and this process ends soon
     # Libraries may print, but standard output is for messages to the parent.
     out = os.dup(1)

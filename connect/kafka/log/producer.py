@@ -21,7 +21,7 @@ from kafka.protocol.producer.produce import ProduceRequest
 
 from connect.core.errors import ClusterUnreachable, HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, ClusterMetadata, NotAuthorized, error_name
-from connect.kafka.concurrency import in_turns, retried, together, until, wall_ms
+from connect.kafka.concurrency import in_turns, retried, together, until, wall_ms, within
 from connect.kafka.log import active_producers, transactions
 from connect.kafka.log.committed_offsets import Committed, commit_in_transaction
 from connect.kafka.log.transactions import Partition, ProducerIdentity
@@ -86,12 +86,10 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 
 class TransactionalWriter:
-    """Writes under one transactional id, which it claims at its first write; this fences earlier writers.
-
-    Uses the cluster's connections and leaves them open. ``transaction_timeout_ms``: when the cluster aborts the open
-    transaction of a dead writer, which blocks readers until then; None means the default of a claim. ``batch_bytes``:
-    limit of a batch before compression with ``codec`` (Kafka's number); one record may be larger.
-    """
+    """Writes under one transactional id, which it claims at its first write; this fences earlier writers. Uses the
+    cluster's connections and leaves them open. ``transaction_timeout_ms``: when the cluster aborts the open transaction
+    of a dead writer, which blocks readers until then; None means the default of a claim. ``batch_bytes``: limit of a
+    batch before compression with ``codec`` (Kafka's number); one record may be larger."""
 
     def __init__(
         self,
@@ -115,13 +113,9 @@ class TransactionalWriter:
         self._lock = asyncio.Lock()
 
     async def open(self) -> None:
-        """Claim the transactional id and abort what its last writer left open.
-
-        Raises:
-            Superseded: this writer had claimed it before, and another one has taken it over.
-            SecurityError: an ACL is missing; the message names it.
-            RetriableError: the cluster did not answer in time.
-        """
+        """Claim the transactional id and abort what its last writer left open. Raises Superseded if this writer had
+        claimed it before and another one has taken it over, SecurityError if an ACL is missing, which the message
+        names, and RetriableError if the cluster did not answer in time."""
         async with self._lock:
             await self._claim()
 
@@ -144,14 +138,10 @@ class TransactionalWriter:
         self, records: Iterable[OutRecord], may_commit: MayCommit | None = None, offsets: GroupOffsets | None = None
     ) -> bool:
         """Write all of ``records`` and commit ``offsets`` of groups with them; after an error, perhaps none. Return
-        False if ``may_commit`` forbids it.
-
-        ``may_commit`` is called when records and offsets are written but not committed, with the offset of the first
-        record in each partition. If it raises an error, the transaction is aborted.
-
-        After a RetriableError the outcome is unknown, so the same may be written again; it cannot overtake a later
-        write. Raises the errors of ``open``.
-        """
+        False if ``may_commit`` forbids it. ``may_commit`` is called when records and offsets are written but not
+        committed, with the offset of the first record in each partition. If it raises an error, the transaction is
+        aborted. After a RetriableError the outcome is unknown, so the same may be written again; it cannot overtake a
+        later write. Raises the errors of ``open``."""
         wanted = list(records)
         if not wanted:
             return True
@@ -160,31 +150,28 @@ class TransactionalWriter:
 
     async def _write(self, records: Sequence[OutRecord], may_commit: MayCommit | None, offsets: GroupOffsets) -> bool:
         """Try one transaction. If it ends early, its outcome is unknown until the next claim."""
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                if self._in_doubt:
-                    await self._claim()
-                self._in_doubt = True
-                is_committed = await self._transaction(records, may_commit, offsets)
-                self._in_doubt = False
-                return is_committed
-        except TimeoutError as error:
-            raise RetriableError(
-                f"cluster {self._cluster.name}: a transaction of {self._transactional_id} did not finish within "
-                f"{self._timeout_s:g} s"
-            ) from error
+        what = f"cluster {self._cluster.name}: a transaction of {self._transactional_id}"
+        async with within(self._timeout_s, f"{what} did not finish"):
+            if self._in_doubt:
+                await self._claim()
+            self._in_doubt = True
+            is_committed = await self._transaction(records, may_commit, offsets)
+            self._in_doubt = False
+            return is_committed
 
     async def _claim(self) -> None:
         what = f"claiming {self._transactional_id} on cluster {self._cluster.name}"
-        self._identity = await until(self._timeout_s, what, self._ask_identity)
+        # With the current identity, the claim succeeds only if no other writer has claimed the id since.
+        claim = partial(
+            transactions.claim,
+            self._cluster,
+            self._transactional_id,
+            self._identity,
+            timeout_ms=self._transaction_timeout_ms,
+        )
+        self._identity = await until(self._timeout_s, what, claim)
         self._sequences.clear()
         self._in_doubt = False
-
-    async def _ask_identity(self) -> ProducerIdentity:
-        # With the current identity, the claim succeeds only if no other writer has claimed the id since.
-        return await transactions.claim(
-            self._cluster, self._transactional_id, self._identity, timeout_ms=self._transaction_timeout_ms
-        )
 
     async def _transaction(
         self, records: Sequence[OutRecord], may_commit: MayCommit | None, offsets: GroupOffsets
@@ -227,12 +214,8 @@ class PlainWriter:
         self._known: dict[frozenset[str], tuple[ClusterMetadata, float]] = {}
 
     async def write(self, records: Iterable[OutRecord]) -> None:
-        """Write ``records``, those of a partition in order.
-
-        Raises:
-            SecurityError: an ACL is missing; the message names it.
-            RetriableError: some records may be written; write the same records again.
-        """
+        """Write ``records``, those of a partition in order. Raises SecurityError if an ACL is missing, which the
+        message names. After a RetriableError some records may be written; write the same records again."""
         wanted = list(records)
         if wanted:
             async with self._lock:

@@ -15,8 +15,8 @@ from typing import Final
 from kafka.protocol.metadata import ApiVersionsRequest
 
 from connect.core.config.client_settings import TRANSACTION_TIMEOUT_MS
-from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import within
 from connect.kafka.log import active_producers, transactions
 from connect.kafka.log.producer import SEQUENCES, OutRecord, place, produce_all, waiting_out
 from connect.kafka.log.transactions import Partition, ProducerIdentity
@@ -67,11 +67,8 @@ class SharedTransactions:
 
     async def open(self) -> None:
         """Claim the id: this fences its previous owner and aborts the owner's open transaction before it returns.
-
-        Raises:
-            TransactionalIdRefused: an ACL is missing; the message names it.
-            RetriableError: the cluster did not answer in time.
-        """
+        Raises TransactionalIdRefused if an ACL is missing, which the message names, and RetriableError if the cluster
+        did not answer in time."""
         self.version = await _transaction_version(self._cluster)
         claimed = await transactions.init_producer_id(
             self._cluster, self.transactional_id, transaction_timeout_ms=self._transaction_timeout_ms
@@ -107,26 +104,17 @@ class SharedTransactions:
         self._added.update(wanted)
 
     async def write(self, records: Iterable[OutRecord]) -> None:
-        """Write ``records`` into the open transaction, or into a new one, and commit it.
-
-        Raises:
-            Superseded: another process has taken the id over.
-            SecurityError: an ACL is missing; the message names it.
-            RetriableError: it is unknown whether the transaction was committed.
-        """
+        """Write ``records`` into the open transaction, or into a new one, and commit it. Raises Superseded if another
+        process has taken the id over, SecurityError if an ACL is missing, which the message names, and RetriableError
+        if it is unknown whether the transaction was committed."""
         wanted = list(records)
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                # Attempts use the same sequences, so records that have arrived are not duplicated.
-                written = await waiting_out(partial(self._produce, wanted))
-                after = await transactions.commit_transaction(
-                    self._cluster, self.transactional_id, self.identity, renews=self.restarts
-                )
-        except TimeoutError as error:
-            raise RetriableError(
-                f"cluster {self._cluster.name}: a transaction of {self.transactional_id} was not committed within "
-                f"{self._timeout_s:g} s"
-            ) from error
+        what = f"cluster {self._cluster.name}: a transaction of {self.transactional_id}"
+        async with within(self._timeout_s, f"{what} was not committed"):
+            # Attempts use the same sequences, so records that have arrived are not duplicated.
+            written = await waiting_out(partial(self._produce, wanted))
+            after = await transactions.commit_transaction(
+                self._cluster, self.transactional_id, self.identity, renews=self.restarts
+            )
         self._added.clear()
         if after != self._identity:
             self.adopt(*after)

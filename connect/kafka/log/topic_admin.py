@@ -14,13 +14,7 @@ from enum import IntEnum
 from typing import Any, Final, TypeVar
 
 from kafka.errors import for_code
-from kafka.protocol.admin import (
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    DescribeConfigsRequest,
-    IncrementalAlterConfigsRequest,
-)
+from kafka.protocol import admin
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
 from connect.core.model import FACTOR_KEYS, NewTopic
@@ -95,9 +89,9 @@ async def describe(
 
 
 async def _described(connection: Connection, kind: int, names: Sequence[str], keys: Sequence[str] | None) -> list[Any]:
-    resource = DescribeConfigsRequest.DescribeConfigsResource
+    resource = admin.DescribeConfigsRequest.DescribeConfigsResource
     wanted = None if keys is None else list(keys)
-    request = DescribeConfigsRequest(
+    request = admin.DescribeConfigsRequest(
         resources=[resource(resource_type=kind, resource_name=name, configuration_keys=wanted) for name in names],
         include_synonyms=False,
         include_documentation=False,
@@ -156,18 +150,17 @@ async def alter(cluster: Cluster, wanted: Mapping[str, Mapping[str, str | None]]
     """Set configs of topics; a value of None resets the config to the cluster's default. Return by topic None or its
     error. Raises :class:`RetriableError` if no broker answers, ``UnsupportedVersion`` if brokers are older than 2.3."""
     outcomes: dict[str, HeliographError | None] = {}
-    resource, config = (
-        IncrementalAlterConfigsRequest.AlterConfigsResource,
-        IncrementalAlterConfigsRequest.AlterConfigsResource.AlterableConfig,
-    )
+    resource = admin.IncrementalAlterConfigsRequest.AlterConfigsResource
     for batch in batches(sorted(wanted)):
-        request = IncrementalAlterConfigsRequest(
+        request = admin.IncrementalAlterConfigsRequest(
             resources=[
                 resource(
                     resource_type=_TOPIC,
                     resource_name=topic,
                     configs=[
-                        config(name=key, config_operation=_DELETE if value is None else _SET, value=value)
+                        resource.AlterableConfig(
+                            name=key, config_operation=_DELETE if value is None else _SET, value=value
+                        )
                         for key, value in sorted(wanted[topic].items())
                     ],
                 )
@@ -183,7 +176,6 @@ async def alter(cluster: Cluster, wanted: Mapping[str, Mapping[str, str | None]]
 
 
 def batches(of_topics: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Yield the parts of ``of_topics`` for one request each."""
     return (of_topics[start : start + _BATCH] for start in range(0, len(of_topics), _BATCH))
 
 
@@ -213,7 +205,11 @@ _INVALID_REPLICATION_FACTOR: Final = 38
 _NOT_CONTROLLER: Final = 41
 #: A cluster with ZooKeeper may name a controller that has just resigned; brokers learn of the next one in moments.
 _NOT_CONTROLLER_PAUSES_S: Final = (0.1, 0.5, 1.0)
-_ROWS: Final = {CreateTopicsRequest: "topics", CreatePartitionsRequest: "results", DeleteTopicsRequest: "responses"}
+_ROWS: Final = {
+    admin.CreateTopicsRequest: "topics",
+    admin.CreatePartitionsRequest: "results",
+    admin.DeleteTopicsRequest: "responses",
+}
 _CONFIGS_REFUSED: Final = frozenset({40, 44})  # INVALID_CONFIG, POLICY_VIOLATION
 _FEWER_REPLICAS: Final = f"set {', '.join(FACTOR_KEYS)} lower"
 #: Timeout of a controller request, unless the connection's timeout is shorter.
@@ -244,23 +240,16 @@ class Admin:
 
     @property
     def name(self) -> str:
-        """The name and the addresses of the cluster."""
         return self._cluster.name
-
-    async def list_topics(self) -> list[str]:
-        """Return the names of all topics that this client may see."""
-        return sorted((await self._cluster.metadata(None)).topics)
 
     async def describe_topics(self, topics: Collection[str]) -> dict[str, TopicMetadata]:
         """Return the metadata of each topic that exists."""
         found = (await self._cluster.metadata(topics)).topics
         return {name: topic for name, topic in found.items() if not topic.error_code}
 
-    async def create_topics(
-        self, topics: Iterable[NewTopic], *, validate_only: bool = False
-    ) -> dict[str, HeliographError | None]:
+    async def create_topics(self, topics: Iterable[NewTopic]) -> dict[str, HeliographError | None]:
         """Create topics. Return by name None, TopicExists or another error."""
-        creatable = CreateTopicsRequest.CreatableTopic
+        creatable = admin.CreateTopicsRequest.CreatableTopic
         rows = [
             creatable(
                 name=topic.name,
@@ -273,23 +262,23 @@ class Admin:
         ]
         if not rows:
             return {}
-        request = CreateTopicsRequest(topics=rows, timeout_ms=self._controller_ms, validate_only=validate_only)
+        request = admin.CreateTopicsRequest(topics=rows, timeout_ms=self._controller_ms, validate_only=False)
         return self._outcomes("create", "CREATE", await self._ask_controller(request))
 
     async def create_partitions(self, counts: Mapping[str, int]) -> dict[str, HeliographError | None]:
         """Raise the partition counts of topics to ``counts``. Return by name None or an error."""
         if not counts:
             return {}
-        row = CreatePartitionsRequest.CreatePartitionsTopic
+        row = admin.CreatePartitionsRequest.CreatePartitionsTopic
         rows = [row(name=name, count=count, assignments=None) for name, count in counts.items()]
-        request = CreatePartitionsRequest(topics=rows, timeout_ms=self._controller_ms, validate_only=False)
+        request = admin.CreatePartitionsRequest(topics=rows, timeout_ms=self._controller_ms, validate_only=False)
         return self._outcomes("add partitions to", "ALTER", await self._ask_controller(request))
 
     async def delete_topics(self, topics: Collection[str]) -> dict[str, HeliographError | None]:
         """Delete topics. Return by name None or an error."""
         if not topics:
             return {}
-        request = DeleteTopicsRequest(topic_names=list(topics), timeout_ms=self._controller_ms)
+        request = admin.DeleteTopicsRequest(topic_names=list(topics), timeout_ms=self._controller_ms)
         rows = await self._ask_controller(request, at_most=_DELETED_BY_NAME)
         return self._outcomes("delete", "DELETE", rows)
 
@@ -336,12 +325,8 @@ class Admin:
 
 
 async def known_topic(cluster: Cluster, name: str) -> TopicMetadata | None:
-    """Return a topic's metadata; None if the topic does not exist.
-
-    Raises:
-        NotAuthorized: DESCRIBE on the topic is missing.
-        RetriableError: the cluster does not or cannot answer at the moment.
-    """
+    """Return a topic's metadata; None if the topic does not exist. Raises NotAuthorized if DESCRIBE on the topic is
+    missing, and RetriableError if the cluster does not or cannot answer at the moment."""
     found = (await cluster.metadata({name})).topics.get(name)
     if found is None or found.error_code == _UNKNOWN_TOPIC_OR_PARTITION:
         return None

@@ -13,12 +13,7 @@ from collections.abc import Collection
 from typing import Any, Final, NamedTuple
 
 from kafka.errors import for_code
-from kafka.protocol.producer.transaction import (
-    AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    EndTxnRequest,
-    InitProducerIdRequest,
-)
+from kafka.protocol.producer import transaction
 
 from connect.core.config.client_settings import TRANSACTION_TIMEOUT_MS
 from connect.core.errors import PermanentError, RetriableError
@@ -144,15 +139,11 @@ async def init_producer_id(
 
 
 async def new_producer_id(cluster: Cluster, *, timeout_s: float = 60.0) -> ProducerIdentity:
-    """Return a new producer id without a transactional id, which no other producer has or had.
-
-    Raises:
-        FenceRefused: an ACL for idempotent writes is missing.
-        RetriableError: no broker allocated one within ``timeout_s``.
-    """
+    """Return a new producer id without a transactional id, which no other producer has or had. Raises FenceRefused if
+    an ACL for idempotent writes is missing, and RetriableError if no broker allocated one within ``timeout_s``."""
 
     async def attempt() -> ProducerIdentity:
-        request = InitProducerIdRequest(
+        request = transaction.InitProducerIdRequest(
             transactional_id=None, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS, producer_id=-1, producer_epoch=-1
         )
         answer = await (await cluster.any_connection()).call(request)
@@ -171,17 +162,15 @@ async def claim(
 ) -> ProducerIdentity:
     """Send InitProducerId once: raises the epoch and aborts an open transaction; waits for its markers, without limit.
     The cluster aborts a transaction of the new epoch after ``timeout_ms``. None, for callers whose transactions are
-    short, means Java's default, or less if the cluster allows no more.
-
-    With ``current`` it fails if another process has claimed the id since; brokers before 2.5 (KIP-360) cannot check.
-    """
+    short, means Java's default, or less if the cluster allows no more. With ``current`` it fails if another process has
+    claimed the id since; brokers before 2.5 (KIP-360) cannot check."""
     pauses = Pauses(_BACKOFF_FIRST_S, _BACKOFF_LAST_S)
     asked_ms = [timeout_ms] if timeout_ms is not None else [*_SHORTER_TIMEOUTS_MS, TRANSACTION_TIMEOUT_MS]
     while True:
         answer = await _ask(
             cluster,
             transactional_id,
-            InitProducerIdRequest(
+            transaction.InitProducerIdRequest(
                 transactional_id=transactional_id,
                 transaction_timeout_ms=asked_ms[-1],
                 producer_id=current.producer_id if current else -1,
@@ -212,30 +201,25 @@ async def add_partitions(
     answer = await _ask(
         cluster,
         transactional_id,
-        AddPartitionsToTxnRequest(
+        transaction.AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=transactional_id,
             v3_and_below_producer_id=identity.producer_id,
             v3_and_below_producer_epoch=identity.epoch,
             v3_and_below_topics=[
-                AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=indexes)
+                transaction.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=indexes)
                 for topic, indexes in by_topic(sorted(partitions)).items()
             ],
         ),
         _ADD_PARTITIONS_AT_MOST,
     )
     # One bad partition fails all; the others report only that they were not attempted.
-    codes = [
-        (
-            row.partition_error_code == _OPERATION_NOT_ATTEMPTED,
-            result.name,
-            row.partition_index,
-            row.partition_error_code,
-        )
+    codes = {
+        (result.name, row.partition_index): row.partition_error_code
         for result in answer.results_by_topic_v3_and_below
         for row in result.results_by_partition
         if row.partition_error_code
-    ]
-    refused = frozenset((topic, index) for _, topic, index, code in codes if code == _TOPIC_AUTHORIZATION_FAILED)
+    }
+    refused = frozenset(partition for partition, code in codes.items() if code == _TOPIC_AUTHORIZATION_FAILED)
     if refused:
         topics_named = ", ".join(sorted({topic for topic, _ in refused}))
         raise TopicsRefused(
@@ -243,8 +227,8 @@ async def add_partitions(
             f"{error_name(_TOPIC_AUTHORIZATION_FAILED)}; grant WRITE on topic {topics_named}",
             refused,
         )
-    for _, topic, partition, code in sorted(codes):
-        check(cluster, transactional_id, "AddPartitionsToTxn", code, f"{topic}-{partition}")
+    for (topic, index), code in sorted(codes.items(), key=lambda one: (one[1] == _OPERATION_NOT_ATTEMPTED, one[0])):
+        check(cluster, transactional_id, "AddPartitionsToTxn", code, f"{topic}-{index}")
 
 
 async def add_after_markers(
@@ -261,7 +245,7 @@ async def add_after_markers(
 async def add_offsets(cluster: Cluster, transactional_id: str, identity: ProducerIdentity, group: str) -> None:
     """Send AddOffsetsToTxn once, so that offsets of ``group`` may be committed. Errors as ``fence``, and NotAuthorized
     if READ on the group is missing."""
-    request = AddOffsetsToTxnRequest(
+    request = transaction.AddOffsetsToTxnRequest(
         transactional_id=transactional_id,
         producer_id=identity.producer_id,
         producer_epoch=identity.epoch,
@@ -299,8 +283,8 @@ async def commit_transaction(
     return ProducerIdentity(answer.producer_id, answer.producer_epoch)
 
 
-def _end(transactional_id: str, identity: ProducerIdentity, *, commit: bool) -> EndTxnRequest:
-    return EndTxnRequest(
+def _end(transactional_id: str, identity: ProducerIdentity, *, commit: bool) -> transaction.EndTxnRequest:
+    return transaction.EndTxnRequest(
         transactional_id=transactional_id,
         producer_id=identity.producer_id,
         producer_epoch=identity.epoch,

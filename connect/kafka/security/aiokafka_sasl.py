@@ -49,13 +49,9 @@ MOST_ITERATIONS: Final = 1_000_000
 
 class CheckedScram(aiokafka.conn.ScramAuthenticator):  # type: ignore[misc]
     """The client side of a SCRAM exchange with the newest password, and with checks of what the broker sends, which may
-    not be the real one.
-
-    aiokafka accepts any number of iterations: one makes the password easy to guess from the proof, two billion occupy a
-    thread for minutes. The lower limit is Java's (``ScramMechanism``), which has none above.
-
-    Raises ValueError, without the broker's text, if the broker's part is wrong.
-    """
+    not be the real one. aiokafka accepts any number of iterations: one makes the password easy to guess from the proof,
+    two billion occupy a thread for minutes. The lower limit is Java's (``ScramMechanism``), which has none above.
+    Raises ValueError, without the broker's text, if the broker's part is wrong."""
 
     def __init__(self, *, sasl_plain_username: str, sasl_plain_password: str, **others: Any) -> None:
         super().__init__(**_newest(sasl_plain_username, sasl_plain_password), **others)

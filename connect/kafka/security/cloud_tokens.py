@@ -25,10 +25,7 @@ _GOOGLE_SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
 
 def amazon_msk(options: Mapping[str, str]) -> tuple[str, float]:
     """Return a token and its life in seconds. ``options``: those of ``IAMLoginModule`` and ``bootstrap.servers``.
-
-    Raises:
-        SecurityError: There is no region, there are no credentials, or ``botocore`` is not installed.
-    """
+    Raises SecurityError if there is no region, there are no credentials, or ``botocore`` is not installed."""
     unsupported = sorted(set(options) & {"awsRoleArn", "awsStsRegion", "awsRoleSessionName", "awsRoleExternalId"})
     if unsupported:
         raise SecurityError(f"{unsupported[0]} in sasl.jaas.config is not supported; name a profile with this role")
@@ -49,10 +46,7 @@ def amazon_msk(options: Mapping[str, str]) -> tuple[str, float]:
 
 def google(options: Mapping[str, str]) -> tuple[str, float]:
     """Return a token of ``GcpLoginCallbackHandler`` and its life in seconds, from the application default credentials.
-
-    Raises:
-        SecurityError: There are no credentials, or ``google-auth`` is not installed.
-    """
+    Raises SecurityError if there are no credentials, or ``google-auth`` is not installed."""
     auth = _installed("google.auth", "gcp")
     request = _installed("google.auth.transport.requests", "gcp").Request()
     try:

@@ -56,22 +56,17 @@ _DEFAULTS: Final = frozenset(
 
 @dataclass(frozen=True)
 class ConnectionSettings:
-    """The settings of connections to one cluster.
+    """The settings of connections to one cluster. ``tls`` is set if and only if the protocol includes TLS.
 
     Args:
         bootstrap: (host, port) pairs; IPv6 hosts without brackets.
         client_id: The client id that brokers see; quotas apply to it.
-        security_protocol: One of ``SECURITY_PROTOCOLS``.
-        sasl_mechanism: One of ``SASL_MECHANISMS``, None without SASL.
-        username: For PLAIN and SCRAM.
-        password: For PLAIN and SCRAM.
+        security_protocol, sasl_mechanism: Of ``SECURITY_PROTOCOLS`` and ``SASL_MECHANISMS``; None without SASL.
+        username, password: For PLAIN and SCRAM.
         kerberos_service_name: The service part of the brokers' principal, for GSSAPI.
-        oauth: The source of tokens, for OAUTHBEARER.
-        tls: Set if and only if the protocol includes TLS.
-        request_timeout_ms: How long to wait for a response.
         connections_max_idle_ms: When an unused connection is closed.
-        send_buffer_bytes: Of sockets; None leaves it to the system, which adapts it to rate and distance.
-        receive_buffer_bytes: The same for the receive buffer.
+        send_buffer_bytes, receive_buffer_bytes: Of sockets; None leaves them to the system, which adapts them to rate
+            and distance.
         files: The name of the files with the credentials, by which this process renews them; empty: none.
     """
 
@@ -103,7 +98,6 @@ class ConnectionSettings:
         return wire
 
     def _renewed(self) -> Self:
-        """Return the settings with the newest credentials of their files."""
         found = renewal.newest(self)
         return replace(self, username=found.username, password=found.password, oauth=found.oauth)
 
@@ -171,16 +165,9 @@ def format_address(host: str, port: int) -> str:
 
 
 def connection_settings(properties: Mapping[str, str], *, client_id: str, where: str) -> ConnectionSettings:
-    """Return the settings in a Java client's properties; reads key stores.
-
-    Args:
-        properties: Keys of a Java client, such as ``bootstrap.servers``; others are ignored.
-        client_id: The client id; the caller handles ``client.id`` in ``properties``.
-        where: The owner of the settings for messages, such as ``cluster us``.
-
-    Raises:
-        ConfigError: A key is missing, invalid or contradicts another, or the library for a mechanism is missing.
-    """
+    """Return the settings in the keys of a Java client, others are ignored; reads key stores. The caller handles
+    ``client.id`` in ``properties``. ``where`` is the owner of the settings for messages, such as ``cluster us``. Raises
+    ConfigError if a key is missing, invalid or contradicts another, or the library for a mechanism is missing."""
     # Java trims every value, passwords included.
     plain = {key: trim(str(value)) for key, value in properties.items()}
     made = _settings(plain, client_id, where, lambda: _tls(properties, where))
@@ -268,27 +255,24 @@ def parse_bootstrap(value: str | None, where: str) -> tuple[tuple[str, int], ...
 
 
 def _milliseconds(properties: Mapping[str, str], key: str, default: int, where: str) -> int:
-    text = properties.get(key)
-    if text is None:
-        return default
-    try:
-        value = int(text.strip())
-    except ValueError:
-        value = -1
-    if value < 0:
-        raise ConfigError(f"{where}: {key} is '{text}', not a number of milliseconds", key)
-    return value
+    return _number(properties, key, default, 0, f"{where}: {key}", "a number of milliseconds")
 
 
 def _buffer_bytes(properties: Mapping[str, str], key: str, where: str) -> int | None:
-    text = properties.get(key, "-1")
+    expected = "a number of bytes, or -1 for the system's default"
+    value = _number(properties, key, -1, -1, f"{where}: {key}", expected)
+    return value if value > 0 else None
+
+
+def _number(properties: Mapping[str, str], key: str, default: int, least: int, what: str, expected: str) -> int:
+    text = properties.get(key, str(default))
     try:
         value = int(text)
     except ValueError:
-        value = -2
-    if value < -1:
-        raise ConfigError(f"{where}: {key} is '{text}', not a number of bytes, or -1 for the system's default", key)
-    return value if value > 0 else None
+        value = least - 1
+    if value < least:
+        raise ConfigError(f"{what} is '{text}', not {expected}", key)
+    return value
 
 
 def _tls(properties: Mapping[str, str], where: str) -> TlsSettings:

@@ -38,7 +38,6 @@ class Contents(Protocol):
     @property
     def files(self) -> str:
         """The name from :func:`watch`."""
-        ...
 
 
 T = TypeVar("T", bound=Contents)
@@ -92,7 +91,6 @@ class _Files:
         self.contexts: WeakSet[RenewedContext] = WeakSet()
 
     def renew(self) -> None:
-        """Read the files again if they have changed."""
         stamp = self._look()
         if stamp is None or stamp == self._stamp:
             return

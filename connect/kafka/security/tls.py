@@ -27,14 +27,10 @@ VERSIONS: Final = {
 class TlsSettings:
     """The settings of TLS connections, all as text.
 
-    Args:
-        trusted_pem: Certificates to trust; None means those of the machine.
-        certificate_chain_pem: The own certificate and its issuers, if the broker requires one.
-        private_key_pem: Its key, PKCS#8, not encrypted.
-        check_hostname: Whether the broker's certificate must name the host in the address.
-        versions: Allowed protocol versions by Java's names.
-        ciphers: Allowed suites up to TLS 1.2 by OpenSSL's names; none means OpenSSL's default.
-        files: The name of the files with these contents, by which this process renews them; empty: none.
+    ``trusted_pem``: None means the certificates of the machine. The own certificate, with its issuers, and its key
+    (PKCS#8, not encrypted) are for brokers that require one. ``versions`` has Java's names; ``ciphers``, the suites up
+    to TLS 1.2, OpenSSL's names, and none means OpenSSL's default. ``files``: the name of the files with these contents,
+    by which this process renews them; empty: none.
     """
 
     trusted_pem: str | None = field(default=None, repr=False)

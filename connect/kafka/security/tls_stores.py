@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, ParamSpec, TypeVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
@@ -270,18 +270,13 @@ _DEFAULT_STORE_TYPE: Final = "JKS"
 _STORE_TYPES: Final = ("PEM", "PKCS12", "JKS")
 
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 
 
 def tls_settings(properties: Mapping[str, str], where: str) -> TlsSettings:
     """Return the TLS settings in the ``ssl.*`` keys of a Java client. Their files are watched from now on.
-
-    Args:
-        properties: Java client properties.
-        where: The owner of the settings for messages, such as ``cluster us``.
-
-    Raises:
-        ConfigError: Keys contradict each other, or a store cannot be read or opened, or holds nothing usable.
-    """
+    ``properties``: Java client properties. ``where``: the owner of the settings for messages, such as ``cluster us``.
+    Raises ConfigError if keys contradict each other, or a store cannot be read or opened, or holds nothing usable."""
     own = {key: value for key, value in properties.items() if key.startswith("ssl.")}
     files = watch(own, where, _read_again)  # before they are read, so that no change is missed
     return replace(_read({key: trim(str(value)) for key, value in own.items()}, where), files=files)
@@ -377,17 +372,15 @@ def _trust_store(properties: Mapping[str, str], where: str) -> str | None:
         store.refuse("type", store.type != "PEM", "must be PEM if ssl.truststore.certificates is set")
         store.refuse("location", location is not None, "and ssl.truststore.certificates exclude each other")
         store.refuse("password", password is not None, "has no meaning for PEM")
-        return store.opened("certificates", lambda: pem_certificates(certificates))
+        return store.opened("certificates", pem_certificates, certificates)
     if location is None:
         store.refuse("password", password is not None, "is set, but ssl.truststore.location is not")
         return None
     if store.type == "PEM":
         store.refuse("password", password is not None, "has no meaning for PEM")
-        text = store.read_text(location)
-        return store.opened("location", lambda: pem_certificates(text))
-    data = store.read(location)
-    binary = _Binary("truststore", data.hex(), password)
-    return store.opened("location", lambda: _content(binary).certificate_chain_pem)
+        return store.opened("location", pem_certificates, store.read_text(location))
+    binary = _Binary("truststore", store.read(location).hex(), password)
+    return store.opened("location", _content, binary).certificate_chain_pem
 
 
 def _key_store(properties: Mapping[str, str], where: str) -> KeyChain | None:
@@ -401,23 +394,20 @@ def _key_store(properties: Mapping[str, str], where: str) -> KeyChain | None:
         store.refuse("password", password is not None, "has no meaning for PEM; set ssl.key.password instead")
         store.refuse("certificate.chain", chain is None, "is missing; it is required with ssl.keystore.key")
         store.refuse("key", key is None, "is missing; it is required with ssl.keystore.certificate.chain")
-        pem = f"{key}\n{chain}\n"
-        return store.opened("key", lambda: pem_key_chain(pem, key_password))
+        return store.opened("key", pem_key_chain, f"{key}\n{chain}\n", key_password)
     if location is None:
         store.refuse("password", password is not None, "is set, but ssl.keystore.location is not")
         return None
     if store.type == "PEM":
         store.refuse("password", password is not None, "has no meaning for PEM; set ssl.key.password instead")
-        text = store.read_text(location)
-        return store.opened("location", lambda: pem_key_chain(text, key_password))
+        return store.opened("location", pem_key_chain, store.read_text(location), key_password)
     if password is None:
         raise ConfigError(
             f"{where}: ssl.keystore.password is missing; it is required with ssl.keystore.location",
             store.key("password"),
         )
-    data = store.read(location)
-    binary = _Binary("keystore", data.hex(), password, key_password)
-    return store.opened("location", lambda: _content(binary))
+    binary = _Binary("keystore", store.read(location).hex(), password, key_password)
+    return store.opened("location", _content, binary)
 
 
 class _Store:
@@ -455,10 +445,10 @@ class _Store:
     def read_text(self, location: str) -> str:
         return self.read(location).decode("utf-8", errors="replace")
 
-    def opened(self, name: str, open_store: Callable[[], _T]) -> _T:
+    def opened(self, name: str, open_store: Callable[_P, _T], *of: _P.args, **more: _P.kwargs) -> _T:
         """Return the result of ``open_store``; its error becomes a :class:`ConfigError` with the key."""
         try:
-            return open_store()
+            return open_store(*of, **more)
         except StoreError as error:
             place = f" {self._properties[self.key(name)]}" if name == "location" else ""
             raise ConfigError(f"{self._where}: {self.key(name)}{place} {error}", self.key(name)) from None

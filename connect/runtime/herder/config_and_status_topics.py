@@ -15,20 +15,12 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, NamedTuple
 
+from connect.core import status_and_offset_topics
 from connect.core.config_topic import Record
 from connect.core.errors import ConfigError, PermanentError, RetriableError, SecurityError
 from connect.core.herder.events import ConfigRecord
 from connect.core.model import NewTopic, Status, TaskId
 from connect.core.status_and_offset_topics import Record as StatusRecord
-from connect.core.status_and_offset_topics import (
-    StatusLog,
-    TopicUse,
-    may_write_safely,
-    status_key,
-    status_record,
-    topic_record,
-    topic_removal,
-)
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Backoff, Scope, is_set_within
 from connect.kafka.log.compacted_log import CompactedLog
@@ -55,14 +47,9 @@ class LeaderWriter(NamedTuple):
 
 
 class ConfigStore:
-    """The config topic of a group.
-
-    Args:
-        on_record: Called for every record in order, in the worker's loop; must neither block nor raise.
-        on_begin_anew: Called before all records are read again because the topic was recreated.
-        leader: None if no writes are transactional.
-        read_committed: Whether to skip records of uncommitted transactions.
-    """
+    """The config topic of a group. ``on_record`` gets every record in order, in the worker's loop, and must neither
+    block nor raise; ``on_begin_anew`` is called before all are read again because the topic was recreated. ``leader``
+    is None if no writes are transactional."""
 
     def __init__(
         self,
@@ -81,16 +68,12 @@ class ConfigStore:
         self._on_record = on_record
         self._leader = leader
         self._writer: TransactionalWriter | None = None
-        self._log = CompactedLog(cluster, topic.name, self._read, on_reset, read_committed=read_committed)
+        self.followed = CompactedLog(cluster, topic.name, self._read, on_reset, read_committed=read_committed)
 
     async def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Create or check the topic, read it to its end, and follow it from then on.
-
-        Raises:
-            ConfigError: The topic is not compacted, or has several partitions.
-            SecurityError: Authorization is missing; the message names it.
-            RetriableError: The cluster did not answer in time.
-        """
+        """Create or check the topic, read it to its end, and follow it from then on. Raises ConfigError if the topic is
+        not compacted or has several partitions, SecurityError if authorization is missing, and RetriableError if the
+        cluster did not answer in time."""
         topic = self._topic
         await ensure_compacted_topic(self._admin, replace(topic, partitions=1), timeout_s=timeout_s)
         partitions = await partition_count(self._cluster, topic.name, timeout_s=timeout_s)
@@ -101,27 +84,20 @@ class ConfigStore:
                 "partitions; name another topic, or delete this one and let the worker create it",
                 "config.storage.topic",
             )
-        await self._log.start(timeout_s)
+        await self.followed.start(timeout_s)
 
     async def stop(self) -> None:
         self._writer = None
-        await self._log.stop()
-
-    async def ended(self) -> Exception | None:
-        """Wait until reading ends, and return why; None after :meth:`stop`."""
-        return await self._log.ended()
+        await self.followed.stop()
 
     async def read_to_end(self, timeout_s: float) -> None:
         """Return once all records now in the topic have been read. Raises RetriableError after ``timeout_s``."""
-        await self._log.read_to_end(timeout_s)
+        await self.followed.read_to_end(timeout_s)
 
     async def claim(self) -> None:
-        """Become the topic's only transactional writer; do nothing if no writes are transactional.
-
-        Raises:
-            SecurityError: Authorization for the transactional id is missing; the message names it.
-            RetriableError: The cluster did not answer in time.
-        """
+        """Become the topic's only transactional writer; do nothing if no writes are transactional. Raises SecurityError
+        if authorization for the transactional id is missing, and RetriableError if the cluster did not answer in
+        time."""
         if self._leader is None:
             return
         # A new writer each time, because a fenced writer cannot be used when this worker leads again.
@@ -154,7 +130,7 @@ class ConfigStore:
                             "did not answer this worker and another may lead. A part may have been written."
                         )
                     await self._append(step, as_leader)
-                    await self._log.read_to_end(_WRITE_TIMEOUT_S)
+                    await self.followed.read_to_end(_WRITE_TIMEOUT_S)
         except TimeoutError as error:
             raise RetriableError(
                 f"topic {self._topic.name} of cluster {self._cluster.name}: a change was not written and read back "
@@ -164,7 +140,7 @@ class ConfigStore:
     async def _append(self, step: Sequence[Record], as_leader: bool) -> None:
         records = [OutRecord(self._topic.name, key.encode(), value) for key, value in step]
         if not as_leader or self._leader is None:
-            await self._log.write(records, _WRITE_TIMEOUT_S)
+            await self.followed.write(records, _WRITE_TIMEOUT_S)
             return
         if self._writer is None:
             await self.claim()
@@ -199,10 +175,10 @@ class StatusStore:
     """The status topic of a group; ``log`` is its content."""
 
     def __init__(self, cluster: Cluster, admin: Admin, topic: NewTopic) -> None:
-        self.log = StatusLog()
+        self.log = status_and_offset_topics.StatusLog()
         self._admin = admin
         self._topic = topic
-        self._followed = CompactedLog(cluster, topic.name, self._read, self._reset_log)
+        self.followed = CompactedLog(cluster, topic.name, self._read, self._reset_log)
         self._waiting: dict[str, _Waiting] = {}
         #: This worker's id in statuses.
         self._worker_id: str | None = None
@@ -215,16 +191,12 @@ class StatusStore:
         self._backoff = Backoff(log, f"writing to {topic.name}", _RETRY_FIRST_MS, _RETRY_LAST_MS)
 
     async def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Create or check the topic, read it to its end, follow it, and write queued statuses.
-
-        Raises:
-            ConfigError: The topic is not compacted.
-            SecurityError: Authorization is missing; the message names it.
-            RetriableError: The cluster did not answer in time.
-        """
+        """Create or check the topic, read it to its end, follow it, and write queued statuses. Raises ConfigError if
+        the topic is not compacted, SecurityError if authorization is missing, and RetriableError if the cluster did not
+        answer in time."""
         topic = self._topic
         await ensure_compacted_topic(self._admin, topic, timeout_s=timeout_s)
-        await self._followed.start(timeout_s)
+        await self.followed.start(timeout_s)
         self._scope = Scope(f"statuses to {topic.name}")
         self._writing = self._scope.spawn(self._write_all(), f"statuses to {topic.name}")
         self._writing.add_done_callback(self._report)
@@ -236,36 +208,25 @@ class StatusStore:
                 log.warning("%d statuses were not written to %s before the stop", len(self._waiting), self._topic.name)
             await self._scope.close()
             self._writing = None
-        await self._followed.stop()
-
-    async def ended(self) -> Exception | None:
-        """Wait until reading ends, and return why; None after :meth:`stop`."""
-        return await self._followed.ended()
-
-    async def read_to_end(self, timeout_s: float) -> None:
-        """Return once ``log`` holds all that is now in the topic. Raises RetriableError after ``timeout_s``."""
-        await self._followed.read_to_end(timeout_s)
+        await self.followed.stop()
 
     def put(self, work: str | TaskId, status: Status, *, safe: bool = False) -> None:
-        """Queue the status of a connector, by name, or task; writes are retried until they succeed.
-
-        ``safe``: not written if a worker with a newer generation has written another status. This also applies to
-        each retry of a failed write.
-        """
+        """Queue the status of a connector, by name, or task; writes are retried until they succeed. ``safe``: not
+        written if a worker with a newer generation has written another status. This also applies to each retry of a
+        failed write."""
         self._worker_id = status.worker_id
-        self._put(_Waiting(status_record(work, status), work, status, safe))
+        self._put(_Waiting(status_and_offset_topics.status_record(work, status), work, status, safe))
 
-    def topic_used(self, use: TopicUse) -> None:
+    def topic_used(self, use: status_and_offset_topics.TopicUse) -> None:
         """Queue that a connector uses a topic, unless that is written or queued."""
         if not self.log.has_topic(use.connector, use.topic):
-            record = topic_record(use)
+            record = status_and_offset_topics.topic_record(use)
             if record[0] not in self._waiting:
                 self._put(_Waiting(record))
 
     def forget_topics(self, connector: str) -> None:
-        """Remove all topics that a connector is known to use."""
         for use in self.log.topics(connector):
-            self._put(_Waiting(topic_removal(use.topic, connector)))
+            self._put(_Waiting(status_and_offset_topics.topic_removal(use.topic, connector)))
 
     def _put(self, waiting: _Waiting) -> None:
         self._waiting[waiting.record[0]] = waiting
@@ -275,8 +236,8 @@ class StatusStore:
     def _reset_log(self) -> None:
         """Clear ``log`` because the topic was recreated, and queue this worker's own statuses again."""
         for work, status in self.log.said_by(self._worker_id) if self._worker_id is not None else ():
-            if status_key(work) not in self._waiting:
-                self._put(_Waiting(status_record(work, status), work, status, safe=True))
+            if status_and_offset_topics.status_key(work) not in self._waiting:
+                self._put(_Waiting(status_and_offset_topics.status_record(work, status), work, status, safe=True))
         self.log.clear()
 
     def _read(self, record: LogRecord) -> None:
@@ -314,7 +275,7 @@ class StatusStore:
             waiting.tried = True
         wanted = [waiting.record for key, waiting in batch.items() if key in self._waiting]
         try:
-            await self._followed.write([OutRecord(self._topic.name, key.encode(), value) for key, value in wanted])
+            await self.followed.write([OutRecord(self._topic.name, key.encode(), value) for key, value in wanted])
         except RetriableError as error:
             await self._backoff.after(error)
             return
@@ -334,7 +295,7 @@ class StatusStore:
     async def _catch_up(self) -> bool:
         """Read what others have written, which a worker that was frozen has not read yet. Return whether it worked."""
         try:
-            await self._followed.read_to_end(_CATCH_UP_TIMEOUT_S)
+            await self.followed.read_to_end(_CATCH_UP_TIMEOUT_S)
         except RetriableError as error:
             await self._backoff.after(error)
             return False
@@ -343,7 +304,7 @@ class StatusStore:
     def _is_outdated(self, waiting: _Waiting) -> bool:
         if waiting.work is None or waiting.status is None or not (waiting.safe or waiting.tried):
             return False
-        return not may_write_safely(self.log.status(waiting.work), waiting.status)
+        return not status_and_offset_topics.may_write_safely(self.log.status(waiting.work), waiting.status)
 
     def _report(self, writing: asyncio.Task[None]) -> None:
         self._idle.set()

@@ -17,10 +17,10 @@ from typing import Any, Final, Protocol
 
 from connect.core.errors import PermanentError, RetriableError
 from connect.core.herder import events
-from connect.core.herder.events import Effect, Event, Operation
+from connect.core.herder.events import Effect, Event, HerderOperation
 from connect.core.herder.herder import Herder
 from connect.core.model import State, TaskId
-from connect.kafka.concurrency import Scope, in_turns, is_set_within
+from connect.kafka.concurrency import Scope, in_turns, is_set_within, settle
 from connect.kafka.group_member import GroupMember
 from connect.runtime.herder.config_and_status_topics import ConfigStore
 from connect.runtime.herder.rebalance_stages import Rebalances, Stages
@@ -60,7 +60,6 @@ class Effects(Protocol):
 
     def reconfigure_task(self, task: TaskId) -> bool:
         """Return whether a running task accepts its new config without a restart."""
-        ...
 
     def write_status(self, work: str | TaskId, state: State, *, safe: bool) -> None: ...
 
@@ -70,22 +69,18 @@ class Effects(Protocol):
 
     async def send_task_configs(self, leader_url: str, name: str, configs: Sequence[Mapping[str, str]]) -> None:
         """Send a signed request to the leader's internal REST API."""
-        ...
 
     def stepped(self) -> None:
         """Note that an event was handled and its effects performed."""
-        ...
 
 
 @dataclass(eq=False)
 class HerderDriver:
-    """One herder and what it works with. ``now_ms`` is a monotonic clock.
-
-    ``name`` is the prefix of log lines. ``last_grace_s`` is the time for work to end after the lease is lost; then the
-    session expires and other workers take over. ``prepare`` is awaited before the first join, and ``before_assigning``,
-    with the metadata of all members, before each assignment that this worker makes as leader: the assignment includes
-    what it writes to the config topic. The owner passes the parts that need the driver with :meth:`connect`.
-    """
+    """One herder and what it works with. ``now_ms`` is a monotonic clock. ``name`` is the prefix of log lines.
+    ``last_grace_s`` is the time for work to end after the lease is lost; then the session expires and other workers
+    take over. ``prepare`` is awaited before the first join, and ``before_assigning``, with the metadata of all members,
+    before each assignment that this worker makes as leader: the assignment includes what it writes to the config topic.
+    The owner passes the parts that need the driver with :meth:`connect`."""
 
     herder: Herder
     config: ConfigStore
@@ -95,9 +90,9 @@ class HerderDriver:
     last_grace_s: float
     prepare: Callable[[], Awaitable[None]] | None = None
     before_assigning: Callable[[Mapping[str, bytes]], Awaitable[None]] | None = None
-    _group: GroupMember | None = field(default=None, init=False)
-    _worker: Worker | None = field(default=None, init=False)
-    _effect_handler: Effects | None = field(default=None, init=False)
+    _group: GroupMember = field(init=False)
+    _worker: Worker = field(init=False)
+    _effects: Effects = field(init=False)
     rebalances: Rebalances = field(default_factory=Rebalances, init=False)
 
     def __post_init__(self) -> None:
@@ -120,25 +115,20 @@ class HerderDriver:
 
     def connect(self, group: GroupMember, worker: Worker, effect_handler: Effects) -> None:
         """Set the parts that call back; call it before :meth:`start`."""
-        self._group, self._worker, self._effect_handler = group, worker, effect_handler
+        self._group, self._worker, self._effects = group, worker, effect_handler
 
     def start(self) -> None:
         """Begin to handle events, also those put before."""
         self._loop = self._scope.spawn(self._run(), "herder")
 
     def put(self, event: Event) -> None:
-        """Queue an event."""
         self._events.append(event)
         self._arrived.set()
 
-    async def request(self, operation: Operation) -> Any:
+    async def request(self, operation: HerderOperation) -> Any:
         """Pass a request to the herder and return its answer. If it is cancelled or takes too long, the request is
-        withdrawn.
-
-        Raises:
-            HeliographError: The herder refuses.
-            RetriableError: The worker is shutting down, or there was no answer within 90 s.
-        """
+        withdrawn. Raises HeliographError if the herder refuses, and RetriableError if the worker is shutting down, or
+        there was no answer within 90 s."""
         if self.ended.done():
             raise RetriableError("Worker is shutting down")
         request = events.Request(next(self._ids), operation)
@@ -208,7 +198,6 @@ class HerderDriver:
 
     def _give_up(self, lost: Event) -> None:
         """Begin to stop all work at once, even if the herder is waiting, because other workers may take it over."""
-        assert self._worker is not None
         self._leased, self._may_start = False, False
         self._worker.shut_down(self.last_grace_s)
         self._events.appendleft(lost)
@@ -217,7 +206,6 @@ class HerderDriver:
     # -- the loop --------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        assert self._effect_handler is not None
         try:
             while not self.ended.done():
                 await self._wait()
@@ -229,13 +217,12 @@ class HerderDriver:
                     continue
                 async for effect in in_turns(self.herder.step(happened, self.now_ms())):
                     await self._perform(effect)
-                self._effect_handler.stepped()
+                self._effects.stepped()
         except Exception as error:
             log.critical("the worker's herder has failed", exc_info=error)
             self.fail(WorkerFailed(f"the worker's herder has failed: {error!r}. This is a bug; please report it."))
 
     async def _wait(self) -> None:
-        """Wait until an event is queued or work is due."""
         if self._events:
             # Other tasks of the loop get turns too, however many events are queued.
             await asyncio.sleep(0)
@@ -246,15 +233,12 @@ class HerderDriver:
         await is_set_within(self._arrived, max(min(left_s, _LONGEST_SLEEP_S), 0.001))
 
     async def _perform(self, effect: Effect) -> None:
-        assert self._group is not None
-        assert self._worker is not None
-        assert self._effect_handler is not None
-        effect_handler = self._effect_handler
         match effect:
             case events.Say(level, line):
                 log.log(_LEVELS[level], "%s: %s", self.name, line)
-            case events.Reply():
-                self._reply(effect)
+            case events.Reply(request, value, error):
+                if (future := self._requests.get(request)) is not None:
+                    settle(future, value, error)
             case events.ReadConfig(token, timeout_ms):
                 self._begin(self._read_config(token, timeout_ms), f"read config {token}")
             case events.WriteConfig():
@@ -270,14 +254,18 @@ class HerderDriver:
             case events.Assign(assignments):
                 if self._assigning is not None and not self._assigning.done():
                     self._assigning.set_result(assignments)
-            case events.StartConnector() | events.StartTask():
-                self._start(effect)
+            case events.StartConnector():
+                if self._may_start:
+                    self._effects.start_connector(effect)
+            case events.StartTask():
+                if self._may_start:
+                    self._effects.start_task(effect)
             case events.StopWork(connectors, tasks):
                 with self.stages.doing("stopping connectors and tasks"):
                     await self._worker.stop_work(connectors, tasks)
                 self._forget({*connectors, *tasks})
             case events.ReconfigureTasks(tasks):
-                if refused := tuple(task for task in tasks if not effect_handler.reconfigure_task(task)):
+                if refused := tuple(task for task in tasks if not self._effects.reconfigure_task(task)):
                     self.put(events.ReconfigurationRefused(refused))
             case events.ChangeTarget(name, target):
                 self._worker.set_target(name, target)
@@ -288,26 +276,17 @@ class HerderDriver:
             case events.FailConnector(name, error):
                 self._worker.fail_connector(name, error)
             case events.WriteStatus(work, state, safe):
-                effect_handler.write_status(work, state, safe=safe)
+                self._effects.write_status(work, state, safe=safe)
             case events.ForgetTopics(name):
-                effect_handler.forget_topics(name)
+                self._effects.forget_topics(name)
             case events.SetLevel(namespace, level):
-                effect_handler.set_level(namespace, level)
+                self._effects.set_level(namespace, level)
             case events.MakeSessionKey(size):
                 self.put(events.SessionKeyMade(secrets.token_bytes(size)))
 
     def _forget(self, stopped: Set[str | TaskId]) -> None:
         """Drop events that stopped connectors and tasks queued before: they do not concern their successors."""
         self._events = deque(event for event in self._events if _log_forwarder(event) not in stopped)
-
-    def _start(self, effect: events.StartConnector | events.StartTask) -> None:
-        assert self._effect_handler is not None
-        if not self._may_start:
-            return
-        if isinstance(effect, events.StartConnector):
-            self._effect_handler.start_connector(effect)
-        else:
-            self._effect_handler.start_task(effect)
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         return self._scope.spawn(self._guarded(work), name)
@@ -327,27 +306,16 @@ class HerderDriver:
         self.ended.set_exception(error)
         # Marks the exception as retrieved, in case nothing awaits it.
         self.ended.exception()
-        if self._worker is not None:
-            self._worker.shut_down(self.last_grace_s)
+        self._worker.shut_down(self.last_grace_s)
         self._refuse_all()
 
     def _refuse_all(self) -> None:
-        """Fail all unanswered requests."""
         unanswered = [*self._requests.values(), *(each for each in self._events if isinstance(each, asyncio.Future))]
         for future in unanswered:
             if not future.done():
                 future.set_exception(RetriableError("Worker is shutting down"))
                 # Marks the exception as retrieved, in case nothing awaits it.
                 future.exception()
-
-    def _reply(self, reply: events.Reply) -> None:
-        future = self._requests.get(reply.id)
-        if future is None or future.done():
-            return
-        if reply.error is not None:
-            future.set_exception(reply.error)
-        else:
-            future.set_result(reply.value)
 
     # -- long operations -------------------------------------------------------------------------------
 
@@ -379,7 +347,6 @@ class HerderDriver:
                 log.warning("the config topic could not be claimed: %s", error)
 
     async def _compute_task_configs(self, token: int, name: str) -> None:
-        """Ask a connector for its task configs, and queue the answer for the herder."""
         try:
             configs = await self._task_configs(name)
         except Exception as error:
@@ -388,7 +355,6 @@ class HerderDriver:
             self.put(events.TaskConfigsComputed(token, name, tuple(configs)))
 
     async def _task_configs(self, name: str) -> Sequence[Mapping[str, str]]:
-        assert self._worker is not None
         async with self._computing:
             present = self.herder.snapshot.all_task_configs(name)
             asking = self._scope.spawn(self._worker.task_configs(name, present), f"tasks of {name}")
@@ -398,16 +364,14 @@ class HerderDriver:
         return await asking
 
     async def _send_task_configs(self, effect: events.SendTaskConfigs) -> None:
-        assert self._effect_handler is not None
         error: Exception | None = None
         try:
-            await self._effect_handler.send_task_configs(effect.leader_url, effect.name, effect.configs)
+            await self._effects.send_task_configs(effect.leader_url, effect.name, effect.configs)
         except Exception as refused:
             error = refused
         self.put(events.TaskConfigsSent(effect.token, effect.name, error))
 
     async def _join(self, token: int, protocols: Sequence[tuple[str, bytes]]) -> None:
-        assert self._group is not None
         if self.prepare is not None:
             await self.prepare()
             self.prepare = None
@@ -434,7 +398,6 @@ class HerderDriver:
             await asyncio.gather(self._joining, return_exceptions=True)
 
     async def _leave(self, reason: str) -> None:
-        assert self._group is not None
         await self._end_join()
         try:
             async with asyncio.timeout(_LEAVE_TIMEOUT_S):

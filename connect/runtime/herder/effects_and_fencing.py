@@ -27,7 +27,7 @@ from connect.core.herder_api import BadRequest, Config, ConfigInfos, ElsewhereEr
 from connect.core.model import Restarts, State, Status, TaskId, connector_of
 from connect.core.status_and_offset_topics import StatusLog, TopicUse
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import Backoff, Scope, retried, together
+from connect.kafka.concurrency import Backoff, Scope, retried, together, within
 from connect.kafka.log.transactions import init_producer_id
 from connect.kafka.security.connection_settings import ConnectionSettings
 from connect.runtime.herder.config_and_status_topics import ConfigStore, StatusStore
@@ -42,12 +42,8 @@ log = logging.getLogger(__name__)
 
 
 class AutoRestarts:
-    """Automatic restarts of one worker's connectors and tasks.
-
-    Args:
-        configs: Returns the config topic as read.
-        now_ms: Wall clock, in milliseconds since 1970.
-    """
+    """Automatic restarts of one worker's connectors and tasks. ``configs``: returns the config topic as read.
+    ``now_ms``: wall clock, in milliseconds since 1970."""
 
     def __init__(self, configs: Callable[[], ConfigLog], statuses: StatusLog, now_ms: Callable[[], int]) -> None:
         self._configs = configs
@@ -111,12 +107,9 @@ _Key = tuple[str, int | None]
 
 @dataclass(eq=False)
 class ZombieFence:
-    """Zombie fencing of connectors; concurrent requests for one connector share a round.
-
-    Args:
-        connection: Returns the connection to the target of a connector (name, raw config).
-        is_source: Whether a raw config is a source connector's.
-    """
+    """Zombie fencing of connectors; concurrent requests for one connector share a round. ``connection``: returns the
+    connection to the target of a connector (name, raw config). ``is_source``: whether a raw config is a source
+    connector's."""
 
     group_id: str
     core: Herder
@@ -128,14 +121,9 @@ class ZombieFence:
     _rounds: dict[_Key, asyncio.Task[None]] = field(default_factory=dict, init=False)
 
     async def fence(self, name: str) -> None:
-        """Return once no older task of the connector can write.
-
-        Raises:
-            NotLeader: Another worker leads.
-            NotFound, BadRequest: There is no such connector, or it is not a source connector.
-            RequestConflict: Its tasks were reconfigured meanwhile.
-            RetriableError: It took too long, or the cluster did not answer.
-        """
+        """Return once no older task of the connector can write. Raises NotLeader if another worker leads, NotFound or
+        BadRequest if there is no such source connector, RequestConflict if its tasks were reconfigured meanwhile, and
+        RetriableError if it took too long, or the cluster did not answer."""
         # As an event, because a follower may send a request before this worker knows that it leads.
         await self.driver.request(events.CheckFence(name))
         config = self.core.snapshot.connector_config(name)
@@ -161,14 +149,9 @@ class ZombieFence:
             done.exception()
 
     async def _round(self, name: str) -> None:
-        try:
-            async with asyncio.timeout(_TIMEOUT_S):
-                while not await self._counted(name):
-                    pass
-        except TimeoutError as error:
-            raise RetriableError(
-                f"connector {name}: its older tasks were not fenced within {_TIMEOUT_S:.0f} s"
-            ) from error
+        async with within(_TIMEOUT_S, f"connector {name}: its older tasks were not fenced"):
+            while not await self._counted(name):
+                pass
 
     async def _counted(self, name: str) -> bool:
         """Fence older tasks and store how many there are now; return False if both must be repeated."""
@@ -240,27 +223,20 @@ class InternalRequests(Protocol):
 
     async def put_fence(self, leader_url: str, connector: str, sign: Sign | None) -> None:
         """Raises RetriableError if the leader does not answer, or is busy with a round."""
-        ...
 
     async def validate(self, url: str, connector_class: str, config: Config) -> ConfigInfos | None:
         """Return how the worker at ``url`` validates a connector's config; None if it does not have the class. Raises
         RetriableError if it does not answer, HeliographError if it refuses."""
-        ...
 
     async def has_class(self, url: str, connector_class: str) -> bool:
         """Return whether the worker at ``url`` has a class. Errors as :meth:`validate`."""
-        ...
 
 
 @dataclass(eq=False)
 class EffectHandler:
-    """The effects outside group and config topic, and the events of connectors and tasks.
-
-    Args:
-        worker_id: The author in statuses.
-        now_ms: Wall clock, in milliseconds since 1970.
-        changed: Called after every event of the herder.
-    """
+    """The effects outside group and config topic, and the events of connectors and tasks. ``worker_id``: the author in
+    statuses. ``now_ms``: wall clock, in milliseconds since 1970. ``changed``: called after every event of the
+    herder."""
 
     config: WorkerConfig
     core: Herder
@@ -275,20 +251,18 @@ class EffectHandler:
     now_ms: Callable[[], int]
     changed: Callable[[], None]
     #: Set by the owner, because a worker needs its listener first.
-    worker: Worker | None = field(default=None, init=False)
+    worker: Worker = field(init=False)
 
     # -- effects of the herder -------------------------------------------------------------------------
 
     def start_connector(self, effect: events.StartConnector) -> None:
         props = self.core.snapshot.connector_config(effect.name)
         assert props is not None
-        assert self.worker is not None
         self.worker.start_connector(effect.name, props, effect.target)
 
     def start_task(self, effect: events.StartTask) -> None:
         spec = self._spec(effect.task)
         assert spec is not None
-        assert self.worker is not None
         if self.config.exactly_once_enabled:
             connector = effect.task.connector
             generation = self.core.snapshot.task_generation(connector)
@@ -300,7 +274,6 @@ class EffectHandler:
         self.worker.start_task(spec, effect.target)
 
     def reconfigure_task(self, task: TaskId) -> bool:
-        assert self.worker is not None
         spec = self._spec(task)
         return spec is not None and self.worker.reconfigure_task(spec)
 
@@ -379,14 +352,10 @@ class EffectHandler:
         give_up_s = clock() + _FENCE_S
         while True:
             try:
-                async with asyncio.timeout(_FENCE_ANSWER_S):
+                async with within(_FENCE_ANSWER_S, f"connector {connector}: its older tasks were not fenced"):
                     return await self._fence_by_leader(connector)
             except (RetriableError, ElsewhereError, RequestConflict) as error:
-                refusal: Exception = error
-            except TimeoutError:
-                refusal = RetriableError(
-                    f"connector {connector}: its older tasks were not fenced within {_FENCE_ANSWER_S:g} s"
-                )
+                refusal = error
             if clock() > give_up_s:
                 raise refusal
             await backoff.after(refusal)

@@ -6,8 +6,8 @@ Offsets follow KIP-875 (Kafka's ``Worker.modifyConnectorOffsets``). Reports are 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,8 +16,9 @@ from connect.core.config.worker_config import WorkerConfig
 from connect.core.config_topic import ConfigLog
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
 from connect.core.herder_api import BadRequest, NotFound, SourceOffset
-from connect.core.model import State, TargetState, TaskId
+from connect.core.model import State, Status, TargetState
 from connect.core.status_and_offset_topics import StatusLog, in_java_order
+from connect.kafka.concurrency import within
 from connect.kafka.threads import PluginThread
 from connect.runtime.herder.effects_and_fencing import ZombieFence
 from connect.runtime.plugins.plugin_errors import SecretMask, masked, passwords, plugin_call, secrets_of
@@ -47,28 +48,20 @@ class OffsetsApi:
     fence: ZombieFence
 
     async def read(self, name: str, raw: Mapping[str, str], *, moving: bool) -> list[SourceOffset]:
-        """Return every source partition with an offset.
-
-        Args:
-            moving: The connector's tasks run, so its offsets change anyway: do not wait for open transactions in the
-                topic, which any connector may have. Java waits for them if it reads committed records only.
-
-        Raises:
-            RetriableError: The topic could not be read in time.
-        """
+        """Return every source partition with an offset. ``moving``: the connector's tasks run, so its offsets change
+        anyway: do not wait for open transactions in the topic, which any connector may have. Java waits for them if it
+        reads committed records only. Raises RetriableError if the topic could not be read in time."""
         props = self.config.transformer.connector_props(raw)
-        async with _in_time(name, "read"), self.opened(name, props, False) as offsets:
+        in_time = within(_TIMEOUT_S, f"connector {name}: its offsets were not read")
+        async with in_time, self.opened(name, props, False) as offsets:
             return [SourceOffset(*each) for each in await offsets.all(committed_only=moving)]
 
     async def modify(self, name: str, modifiable: Modifiable, offsets: Sequence[SourceOffset] | None) -> str:
-        """Alter offsets, or reset all of them with None; return the answer's message.
-
-        Raises:
-            RequestRefused: ``modifiable`` refuses.
-            OffsetsRefused: An entry has no partition, or the connector refuses.
-            RetriableError: It took too long, or the cluster did not answer.
-        """
-        async with _in_time(name, "reset" if offsets is None else "altered"):
+        """Alter offsets, or reset all of them with None; return the answer's message. Raises RequestRefused if
+        ``modifiable`` refuses, OffsetsRefused if an entry has no partition, or the connector refuses, and
+        RetriableError if it took too long, or the cluster did not answer."""
+        done = "reset" if offsets is None else "altered"
+        async with within(_TIMEOUT_S, f"connector {name}: its offsets were not {done}"):
             raw = await modifiable()
             if self.config.exactly_once_enabled:
                 await self.fence.fence(name)
@@ -81,7 +74,7 @@ class OffsetsApi:
                 values = {encoded_key(name, partition): encoded_offset(offset) for partition, offset in wanted}
                 await stored.store(values)
                 stored.stored(values)
-        return _message("reset" if offsets is None else "altered", is_certain)
+        return _message(done, is_certain)
 
 
 def _created(
@@ -142,15 +135,6 @@ def _message(done: str, is_certain: bool) -> str:
     )
 
 
-@asynccontextmanager
-async def _in_time(connector: str, done: str) -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout(_TIMEOUT_S):
-            yield
-    except TimeoutError as error:
-        raise RetriableError(f"connector {connector}: its offsets were not {done} within {_TIMEOUT_S:.0f} s") from error
-
-
 #: Less than the time limit of a request.
 _REPORT_TIMEOUT_S: Final = 60.0
 
@@ -165,13 +149,8 @@ class Reports:
     statuses: StatusLog
 
     async def report(self, name: str, raw: Mapping[str, str], kind: str, query: Mapping[str, str]) -> Mapping[str, Any]:
-        """Return a connector's report.
-
-        Raises:
-            NotFound: The connector has no report of this ``kind``.
-            BadRequest: The ``query`` is wrong.
-            RetriableError: The report failed for now, or took too long.
-        """
+        """Return a connector's report. Raises NotFound if the connector has no report of this ``kind``, BadRequest if
+        the ``query`` is wrong, and RetriableError if the report failed for now, or took too long."""
         connector, props, secrets = _created(self.config, self.plugins, raw)
         try:
             async with asyncio.timeout(_REPORT_TIMEOUT_S) as timeout:
@@ -200,14 +179,13 @@ class Reports:
         return ConnectorReport(state.value, status.trace or "")
 
     def _tasks(self, name: str) -> list[TaskReport]:
-        snapshot = self.snapshot()
-        return [self._task(task, snapshot.task_config(task) or {}) for task in snapshot.task_ids(name)]
-
-    def _task(self, task: TaskId, config: Mapping[str, str]) -> TaskReport:
-        status = self.statuses.status(task)
-        if status is None:
-            return TaskReport(task.task, State.UNASSIGNED.value, "", config)
-        return TaskReport(task.task, status.state.value, status.worker_id, config, status.trace or "")
+        snapshot, unassigned = self.snapshot(), Status(State.UNASSIGNED, "", -1)
+        reports = []
+        for task in snapshot.task_ids(name):
+            status = self.statuses.status(task) or unassigned
+            config = snapshot.task_config(task) or {}
+            reports.append(TaskReport(task.task, status.state.value, status.worker_id, config, status.trace or ""))
+        return reports
 
 
 async def _reported(name: str, connector: SourceConnector, *asked: Any) -> Mapping[str, Any] | None:

@@ -73,7 +73,6 @@ class Engine(Protocol):
 
     async def ready(self) -> None:
         """Start the engine; return once it accepts work. Raises HeliographError if it cannot start."""
-        ...
 
 
 async def prepare(
@@ -84,13 +83,8 @@ async def prepare(
     stages: Stages,
     within_s: float = WITHIN_S,
 ) -> None:
-    """Wait until the group may be joined; raises nothing.
-
-    Args:
-        name: Prefix of log lines.
-        classes: Classes of the group's connectors.
-        members: Returns the group's members.
-    """
+    """Wait until the group may be joined; raises nothing. ``name``: prefix of log lines. ``classes``: classes of the
+    group's connectors. ``members``: returns the group's members."""
     if engine is None or not any(map(engine.is_for, classes)):
         return
     try:

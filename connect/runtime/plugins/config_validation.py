@@ -7,12 +7,13 @@ key by key against the worker's policy.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from connect.api.plugins import PluginDescription, PluginKind
 from connect.api.source import ExactlyOnceSupport, SourceConnector, TransactionBoundaries
+from connect.core.config import connector_settings
 from connect.core.config.client_settings import CLIENTS, OverridePolicy
 from connect.core.config.config_def import (
     REQUIRED,
@@ -21,23 +22,15 @@ from connect.core.config.config_def import (
     Importance,
     InvalidValue,
     PluginClass,
-    Setting,
-    Type,
     Value,
     Width,
+    class_name,
     convert,
     flag,
     split_list,
     text,
 )
 from connect.core.config.connector_access import NotAllowed
-from connect.core.config.connector_settings import (
-    CONNECTOR,
-    PREDICATES_GROUP,
-    SOURCE_CONNECTOR,
-    TRANSFORMS_GROUP,
-    uses_topic_creation,
-)
 from connect.core.config.properties import ConfigTransformer
 from connect.core.config.security_settings import HIDDEN, hidden, is_secret
 from connect.core.config.validation import Valid, key_info, valid, value_info
@@ -101,13 +94,9 @@ _Values = dict[str, ConfigValue]
 async def validate_connector(
     config: Config, plugins: Plugins, worker: WorkerConfig, transformer: ConfigTransformer
 ) -> ConfigInfos:
-    """Return all errors of a config by key; neither the result nor an exception contains a secret.
-
-    Raises:
-        BadRequest: The class is missing or unknown.
-        ConfigError: A provider cannot resolve a reference, or an override has the wrong type (500).
-        RetriableError, PermanentError: The connector's own validation failed.
-    """
+    """Return all errors of a config by key; neither the result nor an exception contains a secret. Raises BadRequest if
+    the class is missing or unknown, ConfigError if a provider cannot resolve a reference, or an override has the wrong
+    type (500), and RetriableError or PermanentError if the connector's own validation failed."""
     raw = {key: value for key, value in config.items() if value is not None}
     nulls = [key for key, value in config.items() if value is None]
     if _CLASS not in raw:
@@ -162,10 +151,14 @@ async def _outcome(
     name, connector = props[_CLASS], plugin.factory()
     assert isinstance(connector, SourceConnector), name
     given = {**props, **dict.fromkeys(nulls)}
-    framework = enrich(_with_plugins(SOURCE_CONNECTOR, name, props, plugins, worker), given, plugins)
+    framework = enrich(_with_plugins(connector_settings.SOURCE_CONNECTOR, name, props, plugins, worker), given, plugins)
     values = framework.validate(given)
-    _check_exactly_once(values, props, connector, worker)
-    _check_boundaries(values, props, connector)
+    for key, wanted, errors in (
+        ("exactly.once.support", "required", _exactly_once_errors(props, connector, worker)),
+        ("transaction.boundary", "connector", _boundary_errors(props, connector)),
+    ):
+        if not values[key].errors and str(values[key].value).lower() == wanted:
+            values[key] = values[key].with_error(*errors)
     own = _with_versions_shown(plugin.config_def, props, plugins)
     async with PluginThread(f"validation of {name}") as thread:
         own_values = await thread.call(connector.validate, props, own.validate(given))
@@ -185,7 +178,7 @@ async def _outcome(
 
 def _only_framework(props: _Props, nulls: list[str], plugins: Plugins, errors: Mapping[str, str]) -> ConfigInfos:
     """Return the outcome without a connector's own validation."""
-    config = _with_versions_shown(CONNECTOR, props, plugins)
+    config = _with_versions_shown(connector_settings.CONNECTOR, props, plugins)
     found = config.validate({**props, **dict.fromkeys(nulls)})
     found |= {key: found[key].with_error(error) for key, error in errors.items()}
     return _infos(props[_CLASS], config, _with_nulls(found, nulls))
@@ -266,45 +259,35 @@ def _range(name: str, value: Value) -> None:
         raise InvalidValue(str(error)) from None
 
 
-def _check_exactly_once(values: _Values, props: _Props, connector: SourceConnector, worker: WorkerConfig) -> None:
+def _exactly_once_errors(props: _Props, connector: SourceConnector, worker: WorkerConfig) -> Iterator[str]:
     """Check as Kafka's ``DistributedHerder.validateSourceConnectorExactlyOnceSupport``."""
-    key = "exactly.once.support"
-    found = values[key]
-    if found.errors or str(found.value).lower() != "required":
-        return
-    errors: list[str] = []
     if not worker.exactly_once_enabled:
-        errors.append("This worker does not have exactly-once source support enabled.")
+        yield "This worker does not have exactly-once source support enabled."
     match _answer(lambda: connector.exactly_once_support(props)):
         case ExactlyOnceSupport.SUPPORTED:
             pass
         case ExactlyOnceSupport.UNSUPPORTED:
-            errors.append("The connector does not support exactly-once semantics with the provided configuration.")
+            yield "The connector does not support exactly-once semantics with the provided configuration."
         case str(failure):
-            errors.append(failure)
+            yield failure
         case _:
-            errors.append(
+            yield (
                 "The connector does not implement the API required for preflight validation of exactly-once source "
                 "support. Please consult the documentation for the connector to determine whether it supports "
                 'exactly-once semantics, and then consider reconfiguring the connector to use the value "requested" '
                 "for this property (which will disable this preflight check and allow the connector to be created)."
             )
-    values[key] = found.with_error(*errors)
 
 
-def _check_boundaries(values: _Values, props: _Props, connector: SourceConnector) -> None:
+def _boundary_errors(props: _Props, connector: SourceConnector) -> Iterator[str]:
     """Check as Kafka's ``DistributedHerder.validateSourceConnectorTransactionBoundary``."""
-    key = "transaction.boundary"
-    found = values[key]
-    if found.errors or str(found.value).lower() != "connector":
-        return
     match _answer(lambda: connector.can_define_transaction_boundaries(props)):
         case TransactionBoundaries.SUPPORTED:
             pass
         case str(failure):
-            values[key] = found.with_error(failure)
+            yield failure
         case _:
-            values[key] = found.with_error(
+            yield (
                 "The connector does not support connector-defined transaction boundaries with the given "
                 "configuration. Please reconfigure it to use a different transaction boundary definition."
             )
@@ -333,14 +316,16 @@ class _Aliases:
 _TRANSFORMS: Final = _Aliases(
     PluginKind.TRANSFORMATION,
     "transforms",
-    TRANSFORMS_GROUP,
+    connector_settings.TRANSFORMS_GROUP,
     "Transformation",
     ConfigDef.of(
         text("predicate", None, "Alias of the predicate that selects the records to transform.", Importance.MEDIUM),
         flag("negate", False, "Negate the predicate.", Importance.MEDIUM),
     ),
 )
-_PREDICATES: Final = _Aliases(PluginKind.PREDICATE, "predicates", PREDICATES_GROUP, "Predicate", ConfigDef())
+_PREDICATES: Final = _Aliases(
+    PluginKind.PREDICATE, "predicates", connector_settings.PREDICATES_GROUP, "Predicate", ConfigDef()
+)
 
 
 def _type_check(aliases: _Aliases, alias: str, props: Mapping[str, str | None], plugins: Plugins) -> Valid:
@@ -360,13 +345,13 @@ def _type_check(aliases: _Aliases, alias: str, props: Mapping[str, str | None], 
     return Valid(f"valid configs for {alias} {aliases.interface.lower()}", check)
 
 
-def _version_check(kind: PluginKind, class_name: str | None, plugins: Plugins) -> Valid:
+def _version_check(kind: PluginKind, plugin: str | None, plugins: Plugins) -> Valid:
     """Return the check that a class is available in the requested version; :func:`_type_check` reports a missing
     class."""
 
     def check(name: str, value: Value) -> None:
-        if isinstance(value, str) and class_name is not None and plugins.versions_of((kind,), class_name):
-            plugins.checked(kind, class_name, value)
+        if isinstance(value, str) and plugin is not None and plugins.versions_of((kind,), plugin):
+            plugins.checked(kind, plugin, value)
 
     return Valid("a version, or a range of versions", check)
 
@@ -386,33 +371,23 @@ def _of_alias(aliases: _Aliases, alias: str, props: Mapping[str, str | None], pl
     name = props.get(f"{prefix}type")
     full_name = None if name is None else plugins.full_name(name.strip())
     versions = plugins.versions_of((aliases.kind,), full_name) if full_name is not None else ()
-    type_ = Setting(
+    type_ = class_name(
         f"{prefix}type",
-        Type.CLASS,
         REQUIRED,
         f"Class for the '{alias}' {kind}.",
-        PluginClass(plugins.full_name, _type_check(aliases, alias, props, plugins)),
         Importance.HIGH,
-        group,
-        0,
-        Width.LONG,
-        f"{aliases.interface} type for {alias}",
-        recommended=plugins.names_of(aliases.kind),
-    )
-    version = Setting(
+        PluginClass(plugins.full_name, _type_check(aliases, alias, props, plugins)),
+    ).under(group, 0, f"{aliases.interface} type for {alias}", Width.LONG)
+    version = text(
         f"{prefix}plugin.version",
-        Type.STRING,
         versions[-1] if versions else None,
         f"Version of the '{alias}' {kind}.",
-        _version_check(aliases.kind, full_name, plugins),
         Importance.HIGH,
-        group,
-        1,
-        Width.LONG,
-        f"{aliases.interface} version for {alias}",
-        recommended=versions,
+        _version_check(aliases.kind, full_name, plugins),
+    ).under(group, 1, f"{aliases.interface} version for {alias}", Width.LONG)
+    found = ConfigDef.of(
+        replace(type_, recommended=plugins.names_of(aliases.kind)), replace(version, recommended=versions)
     )
-    found = ConfigDef.of(type_, version)
     if full_name is None:
         return found
     try:
@@ -449,7 +424,7 @@ def _overrides(props: _Props, plugins: Plugins, worker: WorkerConfig) -> list[Co
     own_offsets = worker.exactly_once_enabled or bool(props.get("offsets.storage.topic", "").strip())
     used: dict[ClientKind, bool] = {
         "producer": True,
-        "admin": uses_topic_creation(props) or own_offsets,
+        "admin": connector_settings.uses_topic_creation(props) or own_offsets,
         "consumer": own_offsets,
     }
     policy = plugins.override_policy(worker)

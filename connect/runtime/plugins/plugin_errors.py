@@ -37,11 +37,9 @@ class SecretMask:
         self._pattern = re.compile("|".join(map(re.escape, wanted))) if wanted else None
 
     def with_more(self, texts: Iterable[str]) -> SecretMask:
-        """Return a mask of these texts and ``texts``."""
         return SecretMask(self._texts.union(texts))
 
     def mask(self, text: str) -> str:
-        """Return ``text`` without the secrets."""
         hidden = text if self._pattern is None else self._pattern.sub(HIDDEN, text)
         # A lone surrogate, e.g. from a file name that is not UTF-8, cannot be written to a record.
         return hidden.encode("utf-8", "backslashreplace").decode()
@@ -82,7 +80,6 @@ def passwords(declared: ConfigDef, props: Mapping[str, str]) -> Iterator[str]:
 
 
 def has_reference(value: str) -> bool:
-    """Return whether a raw value refers to a config provider."""
     return _REFERENCE.search(value) is not None
 
 
@@ -92,14 +89,10 @@ class PluginBroke(PermanentError):
 
 @contextmanager
 def plugin_call(what: str) -> Iterator[None]:
-    """Guard a call of a plugin; ``what`` begins the message about its exception.
-
-    SystemExit would end the whole process. CancelledError would end the asyncio task as if it had been cancelled: it
-    passes only if it was, so the guarded code may also be ours and call plugins.
-
-    Raises:
-        PluginBroke: The plugin raised something that is not an Exception; the cause is the reason.
-    """
+    """Guard a call of a plugin; ``what`` begins the message about its exception. SystemExit would end the whole
+    process. CancelledError would end the asyncio task as if it had been cancelled: it passes only if it was, so the
+    guarded code may also be ours and call plugins. Raises PluginBroke if the plugin raised something that is not an
+    Exception; the cause is the reason."""
     try:
         yield
     except (Exception, KeyboardInterrupt, GeneratorExit):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise, takewhile
 from types import MappingProxyType
@@ -119,15 +120,16 @@ def _interval(text: str) -> _Interval:
     return _Interval(lower, upper, with_low, with_high)
 
 
-#: The kinds in the order of ``GET /connector-plugins``.
-_ORDER: Final = (
-    PluginKind.SINK,
-    PluginKind.SOURCE,
-    PluginKind.TRANSFORMATION,
-    PluginKind.PREDICATE,
-    PluginKind.CONVERTER,
-    PluginKind.HEADER_CONVERTER,
-)
+#: The interface of each kind, omitted from aliases and named in messages, in the order of ``GET /connector-plugins``.
+INTERFACES: Final = {
+    PluginKind.SINK: "Connector",
+    PluginKind.SOURCE: "Connector",
+    PluginKind.TRANSFORMATION: "Transformation",
+    PluginKind.PREDICATE: "Predicate",
+    PluginKind.CONVERTER: "Converter",
+    PluginKind.HEADER_CONVERTER: "HeaderConverter",
+}
+_ORDER: Final = tuple(INTERFACES)
 CONNECTORS: Final = (PluginKind.SOURCE, PluginKind.SINK)
 #: The role of a converter: Java's ``converter.type``.
 Role = Literal["key", "value", "header"]
@@ -140,15 +142,6 @@ CONVERTERS: Final[tuple[tuple[str, PluginKind, Role], ...]] = (
 _READS_FILES: Final = {
     "org.apache.kafka.connect.file.FileStreamSourceConnector": "FileStreamSource reads any file that the worker can "
     "read, so it is off by default; set file.stream.source.enable = true in the worker's file"
-}
-#: The interface of each kind: omitted from aliases, and named in messages.
-INTERFACES: Final = {
-    PluginKind.SINK: "Connector",
-    PluginKind.SOURCE: "Connector",
-    PluginKind.TRANSFORMATION: "Transformation",
-    PluginKind.PREDICATE: "Predicate",
-    PluginKind.CONVERTER: "Converter",
-    PluginKind.HEADER_CONVERTER: "HeaderConverter",
 }
 
 
@@ -220,18 +213,10 @@ class Plugins:
         return name if name in self._names else self._aliases.get(name)
 
     def find(self, kinds: Sequence[PluginKind], name: str, version: str | None = None) -> PluginDescription:
-        """Return the newest plugin of that name and one of these kinds.
-
-        Args:
-            kinds: One kind, or both kinds of connectors.
-            name: Full or short.
-            version: A range such as ``[1.0,2.0)``; a bare version matches only itself, None any.
-
-        Raises:
-            PluginNotFound: There is none.
-            VersionNotFound: None of its versions is in the range.
-            InvalidRange: The range is malformed.
-        """
+        """Return the newest plugin with a full or short name and one of ``kinds``: one kind, or both kinds of
+        connectors. ``version`` is a range such as ``[1.0,2.0)``; a bare version matches only itself, None any. Raises
+        PluginNotFound if there is none, VersionNotFound if none of its versions is in the range, and InvalidRange for a
+        malformed range."""
         wanted = None if version is None else parse_range(version)
         full_name = self.full_name(name.strip())
         found = [each for each in self._all if each.name == full_name and each.kind in kinds]
@@ -250,10 +235,8 @@ class Plugins:
         """Return a source connector. Raises SinkRefused for a sink connector; other errors as :meth:`find`."""
         try:
             found = self.find(CONNECTORS, name, version)
-        except VersionNotFound:
-            raise
-        except PluginNotFound:
-            if is_sink(name):
+        except PluginNotFound as error:
+            if is_sink(name) and not isinstance(error, VersionNotFound):
                 raise SinkRefused(name) from None
             raise
         if found.kind is PluginKind.SINK:
@@ -272,12 +255,10 @@ class Plugins:
         """Return whether this worker has the connector class of a raw config, in a wanted version."""
         named = config.get("connector.class", ""), config.get("connector.plugin.version")
         if named not in self._runs:
-            try:
+            with suppress(PluginNotFound, InvalidRange):
                 self.connector(*named)
                 self._runs[named] = True
-            except (PluginNotFound, InvalidRange):
-                self._runs[named] = False
-        return self._runs[named]
+        return self._runs.setdefault(named, False)
 
     def new_connector(self, name: str, version: str | None = None) -> SourceConnector:
         """Create a connector without starting it; errors as :meth:`connector`."""
@@ -304,12 +285,8 @@ class Plugins:
         ]
 
     def plugin_config(self, plugin: str, version: str | None = None) -> Sequence[ConfigKeyInfo]:
-        """Return ``GET /connector-plugins/{plugin}/config``: the plugin's own settings, then the framework's.
-
-        Raises:
-            NotFound: There is no such plugin.
-            BadRequest: It has no such version, or the version is malformed.
-        """
+        """Return ``GET /connector-plugins/{plugin}/config``: the plugin's own settings, then the framework's. Raises
+        NotFound if there is no such plugin, and BadRequest if it has no such version, or the version is malformed."""
         full_name = self.full_name(plugin)
         found = [each for each in self._all if each.name == full_name]
         if not found:
@@ -326,7 +303,6 @@ class Plugins:
         return [key_info(each) for each in (*own.values(), *framework)]
 
     def names_of(self, kind: PluginKind) -> tuple[str, ...]:
-        """Return all classes of a kind."""
         return tuple(dict.fromkeys(each.name for each in self._all if each.kind is kind))
 
     def versions_of(self, kinds: Sequence[PluginKind], name: str) -> tuple[str, ...]:
@@ -338,12 +314,10 @@ class Plugins:
         """Call :meth:`find` for the check of a setting. Raises InvalidValue in Java's words."""
         try:
             return self.find((kind,), name, version)
-        except VersionNotFound as error:
+        except (VersionNotFound, InvalidRange) as error:
             raise InvalidValue(str(error)) from None
         except PluginNotFound:
             raise InvalidValue(f"Class class {name} does not implement the {INTERFACES[kind]} interface") from None
-        except InvalidRange as error:
-            raise InvalidValue(str(error)) from None
 
 
 def _framework(connector: PluginDescription) -> ConfigDef:

@@ -64,10 +64,7 @@ def client_connection(
     config: WorkerConfig, connector: Mapping[str, str], kind: ClientKind, who: str
 ) -> ConnectionSettings:
     """Return the connection of a connector's client. ``who`` ends the client id: connector, or connector and task.
-
-    Raises:
-        ConfigError: A key is missing or wrong.
-    """
+    Raises ConfigError if a key is missing or wrong."""
     props = client_props(config, connector, kind)
     java = {"producer": "connector-producer", "consumer": "connector-consumer", "admin": "connector-adminclient"}
     return connection_settings(
@@ -79,9 +76,7 @@ def producer_settings(
     config: WorkerConfig, connector: Mapping[str, str], who: str, transactional_id: str | None
 ) -> ProducerSettings:
     """Return the settings of the producer of a task, or of a connector's offsets. Errors as :func:`client_connection`.
-
-    With a transactional id, keys that would break exactly-once have no effect, as in Java.
-    """
+    With a transactional id, keys that would break exactly-once have no effect, as in Java."""
     values = PRODUCER_USED.parse({**_CONNECT_DEFAULTS, **client_props(config, connector, "producer")})
     settings = ProducerSettings(client_connection(config, connector, "producer", who), values, transactional_id)
     if settings.idempotent and settings.acks != -1:

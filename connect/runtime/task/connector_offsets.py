@@ -18,7 +18,7 @@ from connect.api.source import Fields
 from connect.core import status_and_offset_topics
 from connect.core.errors import PermanentError, RetriableError, SecurityError
 from connect.core.status_and_offset_topics import SourceOffsets
-from connect.kafka.concurrency import Scope
+from connect.kafka.concurrency import Scope, settle
 from connect.kafka.log.compacted_log import CompactedLog
 from connect.kafka.log.compacted_topic import LogRecord, pass_over
 from connect.kafka.log.producer import OutRecord
@@ -51,14 +51,9 @@ class _Together:
 
 
 class OffsetTopic:
-    """One topic of source offsets and its current content.
-
-    Args:
-        topic: The topic's name.
-        open_log: Creates the log. It passes each record to the first function, and calls the second one before it
-            passes all records again.
-        write: Appends records; by default the log does.
-    """
+    """One topic of source offsets and its current content. ``topic``: the topic's name. ``open_log``: creates the log.
+    It passes each record to the first function, and calls the second one before it passes all records again. ``write``:
+    appends records; by default the log does."""
 
     def __init__(
         self,
@@ -68,41 +63,34 @@ class OffsetTopic:
     ) -> None:
         self.topic = topic
         self._state = SourceOffsets()
-        self._log = open_log(self._apply, self._reset_log)
-        self._append = write or self._log.write
+        self.followed = open_log(self._apply, self._reset_log)
+        self._append = write or self.followed.write
         self._next: list[_Write] = []
         self._scope = Scope(f"offsets to {self.topic}")
         self._writing: asyncio.Task[None] | None = None
 
     async def start(self, timeout_s: float) -> None:
-        """Read the topic and follow it; reads of offsets wait for its open transactions.
-
-        A killed task may have left its transaction open. The task that replaces it aborts that soonest: it fences first
-        and reads offsets then (Kafka's ``AbstractWorkerSourceTask``).
-        """
-        await self._log.start(timeout_s, committed_only=True)
-
-    async def ended(self) -> Exception | None:
-        """Wait until reading ends, and return why; None after :meth:`stop`."""
-        return await self._log.ended()
+        """Read the topic and follow it; reads of offsets wait for its open transactions. A killed task may have left
+        its transaction open. The task that replaces it aborts that soonest: it fences first and reads offsets then
+        (Kafka's ``AbstractWorkerSourceTask``)."""
+        await self.followed.start(timeout_s, committed_only=True)
 
     async def stop(self) -> None:
         """Stop following; pending writes may or may not be written, and fail with an error that says so."""
         await self._scope.close()
         self._settle(self._next, self._stopped())
-        await self._log.stop()
+        await self.followed.stop()
 
     async def read_to_end(self, *, committed_only: bool = False) -> None:
         """Wait until everything written before the call is read. With ``committed_only`` do not wait for an open
         transaction, and skip it and what was written after it."""
         while True:
             try:
-                return await self._log.read_to_end(_READ_WAIT_S, committed_only=committed_only)
+                return await self.followed.read_to_end(_READ_WAIT_S, committed_only=committed_only)
             except RetriableError as error:
                 log.warning("offsets: %s; still waiting", error)
 
     def get(self, key: bytes) -> dict[str, Any] | None:
-        """Return the offset of a key."""
         return self._state.offsets.get(key)
 
     def of_connector(self, connector: str) -> dict[bytes, tuple[dict[str, Any], dict[str, Any]]]:
@@ -111,11 +99,9 @@ class OffsetTopic:
         return {key: (partition, self._state.offsets[key]) for key, partition in partitions.items()}
 
     async def write(self, values: Values) -> None:
-        """Append, and return when all is acknowledged.
-
-        Writes that come during a write go out together after it, because thousands of tasks may store offsets at the
-        same time. A caller that stops waiting does not affect the others, and its offsets are not written.
-        """
+        """Append, and return when all is acknowledged. Writes that come during a write go out together after it,
+        because thousands of tasks may store offsets at the same time. A caller that stops waiting does not affect the
+        others, and its offsets are not written."""
         if self._scope.is_closed:
             raise self._stopped()
         records = [OutRecord(self.topic, key, value) for key, value in values.items()]
@@ -153,14 +139,9 @@ class OffsetTopic:
     @staticmethod
     def _settle(writes: Iterable[_Write], error: Exception | None) -> None:
         for each in writes:
-            if each.written.done():
-                continue
-            if error is None:
-                each.written.set_result(None)
-            else:
-                each.written.set_exception(error)
-                # Marks the exception as retrieved, in case nothing awaits it.
-                each.written.exception()
+            settle(each.written, None, error)
+            if not each.written.cancelled():
+                each.written.exception()  # marks it as retrieved, in case nothing awaits it
 
     def _stopped(self) -> RetriableError:
         return RetriableError(f"topic {self.topic} was closed: the offsets may or may not have been written")
@@ -176,13 +157,9 @@ class OffsetTopic:
 
 @dataclass(eq=False)
 class ConnectorOffsets:
-    """The offsets of one connector; the ``offset_reader`` of the connector and its tasks.
-
-    Args:
-        primary: The topic that is written first and takes precedence when read.
-        secondary: The worker's topic, if the primary is another one.
-        release: Called when these offsets are closed.
-    """
+    """The offsets of one connector; the ``offset_reader`` of the connector and its tasks. ``primary``: the topic that
+    is written first and takes precedence when read. ``secondary``: the worker's topic, if the primary is another one.
+    ``release``: called when these offsets are closed."""
 
     connector: str
     primary: OffsetTopic
@@ -195,12 +172,7 @@ class ConnectorOffsets:
         self._scope = Scope(f"offsets of {self.connector}")
         self._catching_up: asyncio.Task[None] | None = None
 
-    @property
-    def primary_topic(self) -> str:
-        return self.primary.topic
-
     async def offset(self, partition: Fields) -> Fields | None:
-        """Return the last stored offset of a source partition."""
         return (await self.offsets([partition]))[0]
 
     async def offsets(self, partitions: Sequence[Fields]) -> Sequence[Fields | None]:
@@ -292,7 +264,6 @@ class PendingOffsets:
         return values
 
     def flushed(self) -> None:
-        """Note that the flush succeeded."""
         self._flushing = None
 
     def cancel_flush(self) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -21,17 +21,9 @@ from connect.api.source import Fields, RecordMetadata, SourceRecord
 from connect.core.errors import PermanentError, RetriableError
 from connect.core.model import TaskId
 from connect.kafka.concurrency import Backoff, Scope, retried
+from connect.runtime.task import record_delivery
 from connect.runtime.task.connector_offsets import ConnectorOffsets, PendingOffsets, Values, encoded_key
 from connect.runtime.task.record_conversion import ErrorHandler, Stage
-from connect.runtime.task.record_delivery import (
-    BatchRefused,
-    OutgoingRecord,
-    ProducerFenced,
-    RecordProducer,
-    SendFailed,
-    TaskCallbacks,
-    TopicsInUse,
-)
 from connect.runtime.task.source_config import Boundaries, Ending
 from connect.runtime.task.task_control import ClaimChecks, TaskCounters
 
@@ -58,16 +50,6 @@ class Submitted:
     key: bytes
     offset: Fields
     acked: bool = field(default=False, init=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Committable:
-    """Offsets that may be stored, by the key of their source partition. ``messages`` counts the records that they
-    cover, ``pending`` the records that cannot be committed yet."""
-
-    offsets: Mapping[bytes, Fields] = field(default_factory=dict)
-    messages: int = 0
-    pending: int = 0
 
 
 class SubmittedRecords:
@@ -99,34 +81,27 @@ class SubmittedRecords:
             del self._queues[record.key]
         self.unacked -= 1
 
-    def committable(self) -> Committable:
-        """Remove and return what has become committable since the last call."""
+    def committable(self) -> dict[bytes, Fields]:
+        """Remove and return the offsets that have become committable since the last call, by partition."""
         offsets: dict[bytes, Fields] = {}
-        messages = pending = 0
         for key, queue in list(self._queues.items()):
             while queue and queue[0].acked:
                 offsets[key] = queue.popleft().offset
-                messages += 1
-            pending += len(queue)
             if not queue:
                 del self._queues[key]
-        return Committable(offsets, messages, pending)
+        return offsets
 
 
 @dataclass(eq=False)
 class AtLeastOnceDelivery:
-    """Implements :class:`connect.runtime.task.record_delivery.Delivery`.
-
-    Args:
-        flush_interval_ms: Time between two flushes of offsets.
-        flush_timeout_ms: Time limit of a flush, and of the wait for acknowledgements at the end.
-    """
+    """Implements :class:`connect.runtime.task.record_delivery.Delivery`. ``flush_interval_ms``: time between two
+    flushes of offsets. ``flush_timeout_ms``: time limit of a flush, and of the wait for acknowledgements at the end."""
 
     task: TaskId
-    producer: RecordProducer
+    producer: record_delivery.RecordProducer
     offsets: ConnectorOffsets
-    callbacks: TaskCallbacks
-    topics: TopicsInUse
+    callbacks: record_delivery.TaskCallbacks
+    topic_used: Callable[[str], None]
     errors: ErrorHandler
     counters: TaskCounters
     flush_interval_ms: int
@@ -160,9 +135,9 @@ class AtLeastOnceDelivery:
 
     def before_poll(self) -> None:
         if self._failure is not None:
-            raise SendFailed("Unrecoverable exception from producer send callback") from self._failure
+            raise record_delivery.SendFailed("Unrecoverable exception from producer send callback") from self._failure
 
-    async def send(self, record: SourceRecord, outgoing: OutgoingRecord) -> None:
+    async def send(self, record: SourceRecord, outgoing: record_delivery.OutgoingRecord) -> None:
         self.before_poll()
         while self._submitted.unacked >= _UNACKED_AT_MOST:
             await self._next_progress()
@@ -179,7 +154,7 @@ class AtLeastOnceDelivery:
             self._outstanding -= 1
             self._submitted.drop(submitted)
             if isinstance(error, PermanentError):
-                raise SendFailed("Unrecoverable exception trying to send") from error
+                raise record_delivery.SendFailed("Unrecoverable exception trying to send") from error
             raise
 
     async def dropped(self, record: SourceRecord) -> None:
@@ -229,10 +204,10 @@ class AtLeastOnceDelivery:
         self._progress.set()
         if error is None:
             self.counters.record_done(written=True)
-            self.topics.used(topic)
+            self.topic_used(topic)
         elif self._closed:
             return
-        elif self.errors.tolerates_all and not isinstance(error, BatchRefused):
+        elif self.errors.tolerates_all and not isinstance(error, record_delivery.BatchRefused):
             self.counters.record_done(written=False)
             self.errors.failed(Stage.KAFKA_PRODUCE, self.producer, record, error)
         else:
@@ -278,7 +253,7 @@ class AtLeastOnceDelivery:
         await self.callbacks.commit()
 
     async def _flush(self) -> bool:
-        for key, offset in self._submitted.committable().offsets.items():
+        for key, offset in self._submitted.committable().items():
             self._pending.put(key, offset)
         try:
             values = self._pending.begin_flush()
@@ -305,10 +280,10 @@ class ExactlyOnceDelivery:
     """Implements :class:`connect.runtime.task.record_delivery.Delivery`."""
 
     task: TaskId
-    producer: RecordProducer
+    producer: record_delivery.RecordProducer
     offsets: ConnectorOffsets
-    callbacks: TaskCallbacks
-    topics: TopicsInUse
+    callbacks: record_delivery.TaskCallbacks
+    topic_used: Callable[[str], None]
     boundaries: Boundaries
     counters: TaskCounters
     checks: ClaimChecks
@@ -335,8 +310,8 @@ class ExactlyOnceDelivery:
     def before_poll(self) -> None:
         """Do nothing: a failed record fails the commit of its transaction."""
 
-    async def send(self, record: SourceRecord, outgoing: OutgoingRecord) -> None:
-        if outgoing.topic == self.offsets.primary_topic:
+    async def send(self, record: SourceRecord, outgoing: record_delivery.OutgoingRecord) -> None:
+        if outgoing.topic == self.offsets.primary.topic:
             # The task could not read its offsets again: the read waits for the transaction, which waits for the task.
             raise PermanentError(
                 "Source tasks may not produce to their own offsets topics when exactly-once support is enabled"
@@ -379,7 +354,7 @@ class ExactlyOnceDelivery:
             self._open = True
 
     async def _hand_over(
-        self, outgoing: OutgoingRecord, done: Callable[[RecordMetadata | None, Exception | None], None]
+        self, outgoing: record_delivery.OutgoingRecord, done: Callable[[RecordMetadata | None, Exception | None], None]
     ) -> None:
         self._outstanding += 1
         try:
@@ -392,7 +367,7 @@ class ExactlyOnceDelivery:
         self._settle(metadata, error)
         if error is None:
             self.counters.record_done(written=True)
-            self.topics.used(topic)
+            self.topic_used(topic)
             self._committable.append((record, metadata))
 
     def _settle(self, metadata: RecordMetadata | None, error: Exception | None) -> None:
@@ -447,7 +422,9 @@ class ExactlyOnceDelivery:
     async def _write_offsets(self, topic: str, values: Values) -> None:
         backoff = Backoff(log, f"task {self.task}: its offsets cannot be written yet", _RETRY_MS, _RETRY_MS)
         for key, value in values.items():
-            await retried(partial(self._hand_over, OutgoingRecord(topic, key, value), self._settle), backoff.after)
+            await retried(
+                partial(self._hand_over, record_delivery.OutgoingRecord(topic, key, value), self._settle), backoff.after
+            )
 
     async def _all_settled(self) -> None:
         """Wait for the outcome of all sent records; raise the first failure."""
@@ -460,9 +437,11 @@ class ExactlyOnceDelivery:
             self._settled.clear()
             await self._settled.wait()
 
-    def _worded(self, error: Exception, message: str) -> SendFailed:
-        fenced = isinstance(error, ProducerFenced) or isinstance(error.__cause__, ProducerFenced)
-        return SendFailed(f"The task {self.task} {_TIMED_OUT}" if fenced else message)
+    def _worded(self, error: Exception, message: str) -> record_delivery.SendFailed:
+        fenced = isinstance(error, record_delivery.ProducerFenced) or isinstance(
+            error.__cause__, record_delivery.ProducerFenced
+        )
+        return record_delivery.SendFailed(f"The task {self.task} {_TIMED_OUT}" if fenced else message)
 
 
 def _now_ms() -> float:

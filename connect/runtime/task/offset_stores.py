@@ -16,17 +16,13 @@ from typing import Final, NamedTuple
 from connect.api.source import RecordMetadata
 from connect.core.config.worker_config import WorkerConfig
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import settle
 from connect.kafka.log.compacted_log import CompactedLog
 from connect.kafka.log.compacted_topic import LogRecord, ensure_compacted_topic
 from connect.kafka.log.producer import PlainWriter
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.security.connection_settings import ConnectionSettings, open_stores, parse_bootstrap
-from connect.runtime.task.client_configs import (
-    client_connection,
-    client_props,
-    producer_settings,
-    task_transactional_id,
-)
+from connect.runtime.task import client_configs
 from connect.runtime.task.connector_offsets import ConnectorOffsets, OffsetTopic, Values
 from connect.runtime.task.record_delivery import OutgoingRecord, RecordProducer
 from connect.runtime.task.source_config import source_settings
@@ -71,18 +67,14 @@ class OffsetStores:
         self._followed: list[_Followed] = []
 
     async def open(self, connector: str, props: Mapping[str, str]) -> ConnectorOffsets:
-        """Open the offsets of a connector with resolved ``props``; the caller closes them.
-
-        Raises:
-            ConfigError: A setting is wrong, or the topic's cleanup policy is not just compact.
-            SecurityError: Authentication failed or authorization is missing.
-            RetriableError: The topic could not be created or read in time.
-        """
+        """Open the offsets of a connector with resolved ``props``; the caller closes them. Raises ConfigError if a
+        setting is wrong, or the topic's cleanup policy is not just compact, SecurityError if authentication failed or
+        authorization is missing, and RetriableError if the topic could not be created or read in time."""
         await open_stores(props)  # for all clients of the connector
         topic = self._own_topic(props)
         if topic is None:
             return ConnectorOffsets(connector, self._worker_topic)
-        connection = partial(client_connection, self._config, props)
+        connection = partial(client_configs.client_connection, self._config, props)
         place = _Place(
             topic, connection("consumer", connector), connection("producer", connector), connection("admin", connector)
         )
@@ -112,8 +104,10 @@ class OffsetStores:
             if not (for_writing and self._config.exactly_once_enabled):
                 yield offsets
                 return
-            transactional_id = task_transactional_id(self._config.group_id, connector, 0)
-            producer = RecordProducer(producer_settings(self._config, props, f"{connector}-0", transactional_id))
+            transactional_id = client_configs.task_transactional_id(self._config.group_id, connector, 0)
+            producer = RecordProducer(
+                client_configs.producer_settings(self._config, props, f"{connector}-0", transactional_id)
+            )
             try:
                 await producer.start()
                 offsets.written_by(partial(_write_transaction, producer))
@@ -134,7 +128,7 @@ class OffsetStores:
         return None if topic == worker_name and self._is_workers_cluster(props) else topic
 
     def _is_workers_cluster(self, props: Mapping[str, str]) -> bool:
-        theirs = client_props(self._config, props, "producer").get("bootstrap.servers")
+        theirs = client_configs.client_props(self._config, props, "producer").get("bootstrap.servers")
         ours = self._config.client_props("admin").get("bootstrap.servers")
         return set(parse_bootstrap(theirs, "producer")) == set(parse_bootstrap(ours, "worker"))
 
@@ -164,21 +158,11 @@ class OffsetStores:
 
 
 async def _write_transaction(producer: RecordProducer, topic: str, values: Values) -> None:
-    """Write all ``values`` in one transaction."""
-    outcomes: list[asyncio.Future[None]] = []
+    outcomes: list[asyncio.Future[RecordMetadata | None]] = []
     await producer.begin()
     for key, value in values.items():
-        outcome = asyncio.get_running_loop().create_future()
+        outcome: asyncio.Future[RecordMetadata | None] = asyncio.get_running_loop().create_future()
         outcomes.append(outcome)
-        await producer.send(OutgoingRecord(topic, key, value), partial(_report, outcome))
+        await producer.send(OutgoingRecord(topic, key, value), partial(settle, outcome))
     await asyncio.gather(*outcomes)
     await producer.end(commit=True)
-
-
-def _report(outcome: asyncio.Future[None], metadata: RecordMetadata | None, error: Exception | None) -> None:
-    if outcome.done():
-        return
-    if error is None:
-        outcome.set_result(None)
-    else:
-        outcome.set_exception(error)

@@ -94,13 +94,9 @@ class ErrorHandler:
         return self.settings.tolerates_all
 
     async def attempt(self, stage: Stage, doing: object, record: SourceRecord, operation: Callable[[], T]) -> T:
-        """Run ``operation`` of the plugin ``doing`` for ``record``, with retries; return its result.
-
-        Raises:
-            LeftOut: It failed, and errors are tolerated.
-            ToleranceExceeded: It failed, and errors are not tolerated.
-            Interrupted: The task stops before a retry.
-        """
+        """Run ``operation`` of the plugin ``doing`` for ``record``, with retries; return its result. Raises LeftOut if
+        it failed and errors are tolerated, ToleranceExceeded if they are not, and Interrupted if the task stops before
+        a retry."""
         clock = asyncio.get_running_loop().time
         timeout_ms = self.settings.retry_timeout_ms
         give_up_s = clock() + timeout_ms / 1000 if timeout_ms >= 0 else float("inf")
@@ -152,36 +148,12 @@ class ErrorHandler:
 
 
 def class_name(plugin: object) -> str:
-    """Return the full name of a plugin's class."""
     return f"{type(plugin).__module__}.{type(plugin).__qualname__}"
 
 
-class TransformationChain:
-    """All transforms of a task."""
-
-    def __init__(self, steps: Sequence[TransformationStep] = ()) -> None:
-        self._steps = tuple(steps)
-
-    async def apply(self, record: SourceRecord, errors: ErrorHandler) -> SourceRecord | None:
-        """Return the record to send, None if a transform drops it. Errors as :meth:`ErrorHandler.attempt`."""
-        current = record
-        for step in self._steps:
-            after = await errors.attempt(
-                Stage.TRANSFORMATION, step.transformation, record, partial(step.apply, current)
-            )
-            if after is None:
-                return None
-            current = after
-        return current
-
-    def close(self) -> None:
-        for step in self._steps:
-            step.close()
-
-
-def make_chain(props: Mapping[str, str], plugins: Plugins) -> TransformationChain:
+def make_steps(props: Mapping[str, str], plugins: Plugins) -> list[TransformationStep]:
     """Create the transforms of a connector with ``props``. Errors as :func:`make_converters`."""
-    return TransformationChain([_made(step, plugins) for step in named_steps(props)])
+    return [_made(step, plugins) for step in named_steps(props)]
 
 
 def _made(step: NamedStep, plugins: Plugins) -> TransformationStep:
@@ -215,21 +187,20 @@ class Converters:
 class Conversion:
     """Transforms and converts one task's records into bytes."""
 
-    chain: TransformationChain
+    steps: Sequence[TransformationStep]
     converters: Converters
     errors: ErrorHandler
 
     async def outgoing(self, record: SourceRecord) -> OutgoingRecord | None:
-        """Return the record to send; None if a transform drops it.
-
-        Raises:
-            LeftOut, ToleranceExceeded, Interrupted: As :meth:`ErrorHandler.attempt`.
-            DataError: Its timestamp is invalid.
-        """
-        to_send = await self.chain.apply(record, self.errors)
-        if to_send is None:
-            return None
-        attempt, converters, topic = self.errors.attempt, self.converters, to_send.topic
+        """Return the record to send; None if a transform drops it. Raises LeftOut, ToleranceExceeded or Interrupted as
+        :meth:`ErrorHandler.attempt`, and DataError if its timestamp is invalid."""
+        attempt, converters, to_send = self.errors.attempt, self.converters, record
+        for step in self.steps:
+            after = await attempt(Stage.TRANSFORMATION, step.transformation, record, partial(step.apply, to_send))
+            if after is None:
+                return None
+            to_send = after
+        topic = to_send.topic
         headers = await attempt(Stage.HEADER_CONVERTER, converters.header, record, partial(self._headers, to_send))
         key = await attempt(
             Stage.KEY_CONVERTER,
@@ -246,7 +217,8 @@ class Conversion:
         return OutgoingRecord(topic, key, value, to_send.partition, _timestamp_ms(to_send), headers)
 
     def close(self) -> None:
-        self.chain.close()
+        for step in self.steps:
+            step.close()
         self.converters.close()
 
     def _headers(self, record: SourceRecord) -> tuple[tuple[str, bytes | None], ...]:
@@ -255,12 +227,8 @@ class Conversion:
 
 
 def make_converters(props: Mapping[str, str], config: WorkerConfig, plugins: Plugins) -> Converters:
-    """Create the connector's converters, or the worker's if the connector names none.
-
-    Raises:
-        ConfigError: A setting is missing or wrong.
-        PluginNotFound: There is no such class, or version.
-    """
+    """Create the connector's converters, or the worker's if the connector names none. Raises ConfigError if a setting
+    is missing or wrong, and PluginNotFound if there is no such class, or version."""
     made = []
     for _, kind, role in CONVERTERS:
         settings, name, version = converter_settings(role, props, config)

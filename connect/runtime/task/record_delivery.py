@@ -27,7 +27,6 @@ from connect.kafka.log.aiokafka_producer import cut_off, make_producer, retrieve
 from connect.kafka.threads import PluginThread
 from connect.runtime.plugins.plugin_errors import SecretMask, plugin_call
 from connect.runtime.task.client_configs import ProducerSettings
-from connect.runtime.task.task_control import WorkerListener
 
 log = logging.getLogger(__name__)
 
@@ -102,12 +101,9 @@ class RecordProducer:
 
     async def send(self, record: OutgoingRecord, done: Done) -> None:
         """Send a record, after waiting for space and metadata; ``done`` receives the outcome. It is called before this
-        returns if the record is refused for its size, its topic, or missing authorization to write there.
-
-        Raises:
-            RetriableError: The record was not accepted; a retry may succeed.
-            PermanentError: This producer accepts no more records, or the topic has no such partition.
-        """
+        returns if the record is refused for its size, its topic, or missing authorization to write there. Raises
+        RetriableError if the record was not accepted and a retry may succeed, and PermanentError if this producer
+        accepts no more records, or the topic has no such partition."""
         producer = self._started()
         try:
             self._check_topic(record.topic)
@@ -139,12 +135,9 @@ class RecordProducer:
 
     async def end(self, *, commit: bool) -> None:
         """Commit or abort the transaction. Wait for acknowledgements of all its records before a commit, because
-        aiokafka commits the rest of a transaction with failed records.
-
-        Raises:
-            ProducerFenced: Another producer has the transactional id, or the transaction timed out.
-            PermanentError, RetriableError: It is unknown whether the transaction ended.
-        """
+        aiokafka commits the rest of a transaction with failed records. Raises ProducerFenced if another producer has
+        the transactional id, or the transaction timed out, and PermanentError or RetriableError if it is unknown
+        whether the transaction ended."""
         producer = self._started()
         self._in_transaction = False
         try:
@@ -222,7 +215,8 @@ class RecordProducer:
             return
         error = outcome.exception()
         if error is None:
-            done(_metadata(outcome.result()), None)
+            sent: Acknowledged | None = outcome.result()
+            done(sent and RecordMetadata(sent.topic, sent.partition, sent.offset, sent.timestamp), None)
         elif isinstance(error, aiokafka.errors.KafkaError):
             done(None, self._of_batch(error, record) or self._translated(error, record))
         else:
@@ -293,12 +287,6 @@ def _size(record: OutgoingRecord) -> int:
     return len(record.key or b"") + len(record.value or b"") + headers
 
 
-def _metadata(acknowledged: Acknowledged | None) -> RecordMetadata | None:
-    if acknowledged is None:
-        return None
-    return RecordMetadata(acknowledged.topic, acknowledged.partition, acknowledged.offset, acknowledged.timestamp)
-
-
 #: Time for the producer to send its records when a task ends, as in Kafka.
 CLOSE_S: Final = 30.0
 
@@ -312,41 +300,32 @@ class Delivery(Protocol):
 
     async def start(self) -> None:
         """Prepare the task's start: connect, and under exactly-once fence predecessors."""
-        ...
 
     def enter(self) -> None:
         """Note that the loop begins, at first or after a pause."""
-        ...
 
     def before_poll(self) -> None:
         """Raise a fatal error of records sent before."""
-        ...
 
     async def send(self, record: SourceRecord, outgoing: OutgoingRecord) -> None:
         """Send a record, given as the task returned it and as it is sent. Raises RetriableError if it may be sent
         again, PermanentError if not."""
-        ...
 
     async def dropped(self, record: SourceRecord) -> None:
         """Note that a record is skipped."""
-        ...
 
     async def batch_done(self) -> None:
         """Note that all records of one poll, perhaps none, were passed on."""
-        ...
 
     async def pause(self) -> None:
         """Note that the task pauses."""
-        ...
 
     async def finish(self, *, failed: bool) -> None:
         """Store the offsets that can be stored; no more records come. ``failed``: an error ended the loop."""
-        ...
 
     async def close(self, timeout_s: float) -> None:
         """Close everything, after sending what can be sent within ``timeout_s``. Other methods may be running; none of
         them sends or stores anything afterwards."""
-        ...
 
 
 @dataclass(eq=False)
@@ -379,17 +358,3 @@ class TaskCallbacks:
                 await self.thread.call(self.task.commit)
         except Exception as error:
             log.error("task %s: its commit raised an error\n%s", self.task_id, self.secrets.trace(error))
-
-
-@dataclass(eq=False)
-class TopicsInUse:
-    """Reports topics to the listener with each record, because a user may reset the list at any time (KIP-558)."""
-
-    task: TaskId
-    listener: WorkerListener
-    tracked: bool
-
-    def used(self, topic: str) -> None:
-        """Note that ``topic`` acknowledged a record."""
-        if self.tracked:
-            self.listener.topic_used(topic, self.task)

@@ -20,22 +20,11 @@ from connect.core.model import State, TargetState, TaskId
 from connect.kafka.concurrency import Backoff, Scope
 from connect.kafka.threads import PluginThread
 from connect.runtime.plugins.plugin_errors import SecretMask, masked, plugin_call
+from connect.runtime.task import task_control
 from connect.runtime.task.connector_offsets import ConnectorOffsets
 from connect.runtime.task.record_conversion import Conversion, LeftOut
-from connect.runtime.task.record_delivery import CLOSE_S, Delivery, TopicsInUse
+from connect.runtime.task.record_delivery import CLOSE_S, Delivery
 from connect.runtime.task.source_config import TopicCreation
-from connect.runtime.task.task_control import (
-    ClaimChecks,
-    FailureTrace,
-    Interrupted,
-    Report,
-    Runner,
-    Starts,
-    TaskControl,
-    TaskCounters,
-    TaskRun,
-    WorkerListener,
-)
 
 T = TypeVar("T")
 
@@ -74,7 +63,7 @@ class SourceWork:
     delivery: Delivery
     conversion: Conversion
     topics: TopicCreation
-    counters: TaskCounters
+    counters: task_control.TaskCounters
     secrets: SecretMask
     _started: bool = field(default=False, init=False)
     _to_send: Sequence[SourceRecord] | None = field(default=None, init=False)
@@ -96,10 +85,10 @@ class SourceWork:
         # As in Java: a polled task gets its config only at its start.
         return False
 
-    async def execute(self, control: TaskControl, report: Report) -> None:
+    async def execute(self, control: task_control.TaskControl, report: task_control.Report) -> None:
         try:
             await self._loop(control, report)
-        except Interrupted:
+        except task_control.Interrupted:
             pass
         except Exception:
             try:
@@ -126,7 +115,7 @@ class SourceWork:
         await self.delivery.close(0)
         await self.topics.close()
 
-    async def _loop(self, control: TaskControl, report: Report) -> None:
+    async def _loop(self, control: task_control.TaskControl, report: task_control.Report) -> None:
         self.delivery.enter()
         while not control.is_stopping:
             if control.is_paused:
@@ -141,21 +130,21 @@ class SourceWork:
                 self._to_send = await self._poll(control)
             await self._send_batch()
 
-    async def _poll(self, control: TaskControl) -> Sequence[SourceRecord] | None:
+    async def _poll(self, control: task_control.TaskControl) -> Sequence[SourceRecord] | None:
         clock = asyncio.get_running_loop().time
         began_s = clock()
         records: Sequence[SourceRecord] | None = None
-        with control.ended_by_stop() as scope:
-            try:
-                async with scope:
-                    with plugin_call("its poll"):
-                        records = await self.context.thread.call(self.task.poll)
-            except TimeoutError:
-                if not scope.expired():
-                    raise
-            except RetriableError as error:
-                await self._polling.after(masked(error, self.secrets))
-                return None
+
+        async def poll() -> None:
+            nonlocal records
+            with plugin_call("its poll"):
+                records = await self.context.thread.call(self.task.poll)
+
+        try:
+            await control.unless_stopped(poll)
+        except RetriableError as error:
+            await self._polling.after(masked(error, self.secrets))
+            return None
         self._polling.over()
         took_s = clock() - began_s
         if records:
@@ -197,18 +186,16 @@ class SourceWork:
 
 @dataclass(eq=False)
 class EngineWork:
-    """Implements :class:`connect.runtime.task.task_control.TaskRun`; each engine is a new task of ``connector``.
-
-    The engine claims the transactional id itself, so it also calls the check after that.
-    """
+    """Implements :class:`connect.runtime.task.task_control.TaskRun`; each engine is a new task of ``connector``. The
+    engine claims the transactional id itself, so it also calls the check after that."""
 
     task_id: TaskId
     connector: SourceConnector
     context: TaskContext
     offsets: ConnectorOffsets
-    checks: ClaimChecks
-    counters: TaskCounters
-    topics: TopicsInUse
+    checks: task_control.ClaimChecks
+    counters: task_control.TaskCounters
+    topic_used: Callable[[str], None]
     _engine: EngineTask | None = field(default=None, init=False)
     _is_ended: bool = field(default=True, init=False)
 
@@ -216,7 +203,7 @@ class EngineWork:
         await self.checks.may_claim()
         self._engine = self._new()
 
-    async def execute(self, control: TaskControl, report: Report) -> None:
+    async def execute(self, control: task_control.TaskControl, report: task_control.Report) -> None:
         while not control.is_stopping:
             if control.is_paused:
                 report(State.PAUSED)
@@ -251,10 +238,10 @@ class EngineWork:
         assert isinstance(engine, EngineTask)
         engine.initialize(self.context)
         engine.check_newest = self.checks.after
-        engine.meter, engine.topic_used = self.counters, self.topics.used
+        engine.meter, engine.topic_used = self.counters, self.topic_used
         return engine
 
-    async def _run(self, engine: EngineTask, control: TaskControl) -> bool:
+    async def _run(self, engine: EngineTask, control: task_control.TaskControl) -> bool:
         """Run one engine until it ends by itself or is stopped; return whether it was stopped."""
         self._is_ended = False
         is_asked = False
@@ -280,20 +267,27 @@ async def _run(engine: EngineTask) -> None:
 
 
 #: Creates the work to run.
-Make = Callable[["TaskRunner"], Awaitable[TaskRun]]
+Make = Callable[["TaskRunner"], Awaitable[task_control.TaskRun]]
 
 
-class TaskRunner(Runner):
+class TaskRunner(task_control.Runner):
     """Runs one task. ``counters`` are for metrics."""
 
-    def __init__(self, task: TaskId, make: Make, target: TargetState, listener: WorkerListener, starts: Starts) -> None:
+    def __init__(
+        self,
+        task: TaskId,
+        make: Make,
+        target: TargetState,
+        listener: task_control.WorkerListener,
+        starts: task_control.Starts,
+    ) -> None:
         super().__init__(f"task {task}", starts)
         self.id = task
-        self.counters = TaskCounters()
-        self.control = TaskControl(target)
+        self.counters = task_control.TaskCounters()
+        self.control = task_control.TaskControl(target)
         self._make = make
         self._listener = listener
-        self._work: TaskRun | None = None
+        self._work: task_control.TaskRun | None = None
 
     def reconfigure(self, make_props: Callable[[], Mapping[str, str]]) -> bool:
         """Offer the running task a new config. Return False if it has to be restarted."""
@@ -324,11 +318,11 @@ class TaskRunner(Runner):
         try:
             with plugin_call(f"task {self.id}"):
                 await self._live()
-        except Interrupted:
+        except task_control.Interrupted:
             pass
         except Exception as error:
             if not self.control.is_stopping:
-                failure = FailureTrace.of(error, self.known.secrets)
+                failure = task_control.FailureTrace.of(error, self.known.secrets)
                 line = self.known.secrets.line(error)
                 said = "task %s has failed and will not recover until it is restarted: %s"
                 state_changed(log, logging.ERROR, "task-failed", str(self.id), said, self.id, line)
@@ -351,13 +345,13 @@ class TaskRunner(Runner):
         finally:
             await self._close(work)
 
-    async def _leave(self, work: TaskRun) -> None:
+    async def _leave(self, work: task_control.TaskRun) -> None:
         try:
             await work.abandon()
         except Exception as error:
             log.error("task %s: could not be closed once abandoned: %s", self.id, self.known.secrets.line(error))
 
-    async def _close(self, work: TaskRun) -> None:
+    async def _close(self, work: task_control.TaskRun) -> None:
         if not self._abandoned:
             try:
                 await work.close(CLOSE_S)
@@ -368,7 +362,7 @@ class TaskRunner(Runner):
                 raise
         await work.close(0)
 
-    def _report(self, state: State, failure: FailureTrace | None = None) -> None:
+    def _report(self, state: State, failure: task_control.FailureTrace | None = None) -> None:
         if self._abandoned:
             return
         self._reported(state)

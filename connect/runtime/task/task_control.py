@@ -1,18 +1,13 @@
 """Defines how a worker controls a running task, measures it, and is notified of its events.
 
-* Requests of a worker to a task: pause, resume, stop.
-* Metrics of a task (Kafka's ``WorkerTask`` and source metrics). Times are in milliseconds of ``clock``; rates, maxima
-  and means cover a window of about a minute.
-* The protocol of a task's run, polled or with its own engine.
-* Facts that are collected while a connector or a task is created.
-* The listener that receives the events of a worker's connectors and tasks.
+The metrics are Kafka's ``WorkerTask`` and source metrics. Times are in milliseconds of ``clock``; rates, maxima and
+means cover a window of about a minute.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -55,7 +50,6 @@ class TaskControl:
             self.stop()
 
     def stop(self) -> None:
-        """Request a clean stop."""
         self.stopping.set()
         self._changed.set()
         if self._scope is not None and not self._scope.expired():
@@ -74,24 +68,17 @@ class TaskControl:
 
     async def unless_stopped(self, doing: Callable[[], Awaitable[None]]) -> bool:
         """Await ``doing``; return False if a stop interrupted it."""
-        with self.ended_by_stop() as scope:
-            try:
-                async with scope:
-                    await doing()
-            except TimeoutError:
-                if not scope.expired():
-                    raise
-                return False
-        return True
-
-    @contextmanager
-    def ended_by_stop(self) -> Iterator[asyncio.Timeout]:
-        """Provide a timeout scope for one wait, which a stop ends."""
-        self._scope = asyncio.timeout(0 if self.is_stopping else None)
+        scope = self._scope = asyncio.timeout(0 if self.is_stopping else None)
         try:
-            yield self._scope
+            async with scope:
+                await doing()
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            return False
         finally:
             self._scope = None
+        return True
 
 
 @dataclass(slots=True)
@@ -112,13 +99,11 @@ class Starts:
 
 @dataclass(slots=True)
 class TaskCounters:
-    """Counts since the task was created. ``last_error_ms`` is since the epoch (0: none yet).
-
-    ``polled``: records that the task returned. ``written``: records sent. ``active``: records polled, but not yet
-    written or skipped. ``failures``: failed attempts, ``errors``: failed records, ``skipped``: records skipped after
-    errors, ``retries``: retried attempts, ``logged``: logged errors. ``transaction_records``: the size of each
-    committed transaction. ``commits_well``: 1 for each successful commit, 0 for each failed one.
-    """
+    """Counts since the task was created. ``last_error_ms`` is since the epoch (0: none yet). ``polled``: records that
+    the task returned. ``written``: records sent. ``active``: records polled, but not yet written or skipped.
+    ``failures``: failed attempts, ``errors``: failed records, ``skipped``: records skipped after errors, ``retries``:
+    retried attempts, ``logged``: logged errors. ``transaction_records``: the size of each committed transaction.
+    ``commits_well``: 1 for each successful commit, 0 for each failed one."""
 
     polled: int = 0
     written: int = 0
@@ -202,25 +187,20 @@ class TaskRun(Protocol):
 
     async def start(self) -> None:
         """Do everything up to RUNNING. Raises the error that prevents it, or Interrupted if the task is stopping."""
-        ...
 
     async def execute(self, control: TaskControl, report: Report) -> None:
         """Work until ``control`` requests a stop, with pauses. Raises the error that ends the task."""
-        ...
 
     def reconfigure(self, props: Mapping[str, str]) -> bool:
         """Continue with another resolved config; return False if that needs a restart. Called while it executes."""
-        ...
 
     async def close(self, timeout_s: float) -> None:
         """Close everything; failures are logged. ``timeout_s`` is for what is still to be sent. After a cancelled
         close it is called again, for the rest."""
-        ...
 
     async def abandon(self) -> None:
         """Send and store nothing more, because the task did not stop in time, and do not wait for its author's code.
         A :meth:`close` may be running, or follow."""
-        ...
 
 
 Check = Callable[[], Awaitable[None]]
@@ -228,13 +208,9 @@ Check = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class ClaimChecks:
-    """What a task awaits when it claims its transactional id; whatever it raises fails the task.
-
-    Args:
-        before: Zombie fencing, before the claim.
-        after: After the claim: is the task still ours?
-        is_stopping: Whether the task is stopping; then it claims nothing, because a successor may have.
-    """
+    """What a task awaits when it claims its transactional id; whatever it raises fails the task. ``before``: zombie
+    fencing, before the claim. ``after``: after the claim: is the task still ours? ``is_stopping``: whether the task is
+    stopping; then it claims nothing, because a successor may have."""
 
     before: Check | None
     after: Check | None
@@ -292,7 +268,6 @@ class Runner:
         return self._running
 
     def unfinished(self) -> list[asyncio.Task[None]]:
-        """Return its tasks that still run."""
         return [each for each in (self._running, self._leaving) if each is not None and not each.done()]
 
     def _reported(self, state: State) -> None:
@@ -312,16 +287,13 @@ class WorkerListener(Protocol):
 
     def reported(self, work: str | TaskId, state: State, failure: FailureTrace | None, version: str | None) -> None:
         """Note that a connector or task is RUNNING, PAUSED, STOPPED, FAILED, or no longer here (UNASSIGNED)."""
-        ...
 
     def connector_failed(self, name: str) -> None:
         """Note that a running instance FAILED; not called if it failed while stopping: another may start by then."""
-        ...
 
     def task_configs_wanted(self, name: str) -> None:
         """Note that a connector has reached STARTED, or requests a reconfiguration of its tasks."""
-        ...
 
     def topic_used(self, topic: str, task: TaskId) -> None:
-        """Note a task's record to a topic (KIP-558); called for every record or batch."""
-        ...
+        """Note a task's record to a topic (KIP-558); called for every record or batch, because a user may reset the
+        list of topics at any time."""

@@ -77,10 +77,8 @@ class PartitionCopier(SendQueue):
 
     def taking(self, fetched: memoryview, aborted: Iterable[tuple[int, int]] = ()) -> Iterator[None]:
         """Take a fetch answer, a batch at each step; ``fetched`` is changed in place and kept until acknowledged.
-
         ``aborted``: (producer id, first offset) of this answer. Take no further step once the copier is not
-        :attr:`is_read`. Raises :class:`CorruptBatch` after taking what came before it.
-        """
+        :attr:`is_read`. Raises :class:`CorruptBatch` after taking what came before it."""
         listed = aborted if self._read_committed else None
         if self._transform is not None:
             decided = cut(fetched, self.fetch_offset, listed, wire.SEQUENCE_MODULUS)

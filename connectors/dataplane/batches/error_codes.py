@@ -13,7 +13,6 @@ from connectors.formats.types import Skip, TopicPartition
 UNKNOWN_SERVER_ERROR: Final = -1
 #: Not a Kafka code: a record that could not be transformed never reached a broker.
 NOT_TRANSFORMED: Final = -1000
-NONE: Final = 0
 OFFSET_OUT_OF_RANGE: Final = 1
 CORRUPT_MESSAGE: Final = 2
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3

@@ -52,30 +52,15 @@ ABORTED: Final = Decision(BatchKind.DROPPED, "aborted transaction")
 EMPTY: Final = Decision(BatchKind.DROPPED, "no records")
 BEHIND: Final = Decision(BatchKind.DROPPED, "wholly before the position")
 
-DECISIONS: Final = (
-    SHALLOW,
-    MERGED,
-    COMPRESSED,
-    OLD_MAGIC,
-    TRIMMED,
-    GAPS,
-    APPEND_TIME,
-    TRANSFORMED,
-    TOO_LARGE,
-    CONTROL,
-    ABORTED,
-    EMPTY,
-    BEHIND,
-)
-KIND_OF_REASON: Final = {decision.reason: str(decision.kind) for decision in DECISIONS}
+_REBUILT: Final = (COMPRESSED, OLD_MAGIC, TRIMMED, GAPS, APPEND_TIME, TRANSFORMED, TOO_LARGE)
+_DROPPED: Final = (CONTROL, ABORTED, EMPTY, BEHIND)
+KIND_OF_REASON: Final = {one.reason: str(one.kind) for one in (SHALLOW, MERGED, *_REBUILT, *_DROPPED)}
 
 
 def decide(header: BatchHeader, position: int, aborted: bool, max_message_bytes: int) -> Decision:
-    """Return the decision for a magic 2 batch fetched at ``position``.
-
-    ``aborted``: the copy is read_committed, and the batch's producer is inside an aborted transaction.
-    A LogAppendTime batch is rebuilt because the target would otherwise show the older create times of the client.
-    """
+    """Return the decision for a magic 2 batch fetched at ``position``. ``aborted``: the copy is read_committed, and the
+    batch's producer is inside an aborted transaction. A LogAppendTime batch is rebuilt because the target would
+    otherwise show the older create times of the client."""
     attributes = header.attributes
     if attributes & 0x20:
         return CONTROL
@@ -201,8 +186,7 @@ def opened(fetched: memoryview, position: int, aborted: Iterable[tuple[int, int]
 def _end_of_old(fetched: memoryview, at: int) -> int:
     """Return the end of the run of messages of one codec, below magic 2, that begins at ``at``; copied one by one, each
     uncompressed message would become a batch. Raises :class:`CorruptBatch` if the first is damaged."""
-    codec = fetched[at + _OLD_ATTRIBUTES_AT] & wire.CODEC_MASK
-    end = at
+    codec, end = fetched[at + _OLD_ATTRIBUTES_AT] & wire.CODEC_MASK, at
     while size := wire.whole_batch(fetched, end):
         message = fetched[end : end + size]
         if message[16] >= 2 or message[_OLD_ATTRIBUTES_AT] & wire.CODEC_MASK != codec:

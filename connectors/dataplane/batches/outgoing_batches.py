@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import chain, zip_longest
 from typing import Final
 
@@ -28,74 +28,40 @@ Segment = tuple[int, int]
 Stamp = tuple[int, int, int, int]
 
 
+@dataclass(slots=True, eq=False)
 class Outgoing:
-    """A batch for the target: its bytes, its sequences, and the source offsets that it covers.
+    """A batch for the target: its bytes, its sequences, and the source offsets that it covers. Until it is made ready
+    for its first sending, ``batch`` is what was fetched: ``source_batches`` batches of the source, one after the other.
+    From then on it is one batch that never changes."""
 
-    Until it is made ready for its first sending, ``batch`` is what was fetched: ``source_batches`` batches of the
-    source, one after the other. From then on it is one batch that never changes.
-    """
-
-    __slots__ = (
-        "base_offset",
-        "base_sequence",
-        "batch",
-        "codec",
-        "count",
-        "is_doubtful",
-        "is_mergeable",
-        "next_source_offset",
-        "refusal",
-        "segments",
-        "sent",
-        "skips",
-        "source_batches",
-        "source_epoch",
-        "stamp",
-        "timestamp_ms",
-        "unexplained",
-    )
-
-    def __init__(
-        self,
-        batch: memoryview,
-        base_sequence: int,
-        count: int,
-        segments: Sequence[Segment],
-        next_source_offset: int,
-        source_epoch: int,
-        timestamp_ms: int,
-        codec: int,
-        *,
-        source_batches: int = 0,
-        stamp: Stamp | None = None,
-    ) -> None:
-        self.batch = batch
-        self.base_sequence = base_sequence
-        self.count = count
-        #: (first source offset, count), in order; one if offsets are dense
-        self.segments = segments
-        self.next_source_offset = next_source_offset
-        self.source_epoch = source_epoch
-        self.timestamp_ms = timestamp_ms
-        self.codec = codec
-        #: number of unchanged source batches in it; 0 if it was built from records
-        self.source_batches = source_batches
-        #: what its bytes say, if they were made ready or built
-        self.stamp = stamp
-        #: whether it may be merged with others
-        self.is_mergeable = True
-        #: the answer's base offset once the batch is known to be in the target's log
-        self.base_offset: int | None = None
-        #: once sent, its bytes may reach the target at any later time
-        self.sent = False
-        #: no answer says that a sent copy was not written
-        self.is_doubtful = False
-        #: number of its leader's errors without a reason
-        self.unexplained = 0
-        #: why the target will never accept it unchanged
-        self.refusal: Refusal | None = None
-        #: what was left out between the batches around it
-        self.skips: tuple[Skip, ...] = ()
+    batch: memoryview
+    base_sequence: int
+    count: int
+    #: (first source offset, count), in order; one if offsets are dense
+    segments: Sequence[Segment]
+    next_source_offset: int
+    source_epoch: int
+    timestamp_ms: int
+    codec: int
+    _: KW_ONLY
+    #: number of unchanged source batches in it; 0 if it was built from records
+    source_batches: int = 0
+    #: what its bytes say, if they were made ready or built
+    stamp: Stamp | None = None
+    #: whether it may be merged with others
+    is_mergeable: bool = True
+    #: the answer's base offset once the batch is known to be in the target's log
+    base_offset: int | None = field(default=None, init=False)
+    #: once sent, its bytes may reach the target at any later time
+    sent: bool = field(default=False, init=False)
+    #: no answer says that a sent copy was not written
+    is_doubtful: bool = field(default=False, init=False)
+    #: number of its leader's errors without a reason
+    unexplained: int = field(default=0, init=False)
+    #: why the target will never accept it unchanged
+    refusal: Refusal | None = field(default=None, init=False)
+    #: what was left out between the batches around it
+    skips: tuple[Skip, ...] = field(default=(), init=False)
 
     def release(self) -> None:
         self.batch = _NOTHING
@@ -398,8 +364,8 @@ def apart(outgoing: Outgoing) -> list[Outgoing]:
             header.max_timestamp,
             header.codec,
             source_batches=1,
+            is_mergeable=False,
         )
-        part.is_mergeable = False
         parts.append(part)
         offset += count
         sequence = wire.add_sequence(sequence, count)

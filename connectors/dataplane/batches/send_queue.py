@@ -25,18 +25,9 @@ from connectors.dataplane.batches import error_codes, fetched_batches
 from connectors.dataplane.batches.error_codes import Refusal
 from connectors.dataplane.batches.outgoing_batches import Builder, Merging, Outgoing, Stamp, apart, append_run
 from connectors.dataplane.batches.sequencer import BatchSplitter, CopiesUnderWay, RecordRejected
+from connectors.formats import types
 from connectors.formats.gap import Gap
-from connectors.formats.types import (
-    DEFAULT_BATCH_BYTES,
-    NO_COMPRESSION,
-    QUARANTINED,
-    RUNNING,
-    STOPPED,
-    Compression,
-    ProducerIdAndEpoch,
-    Run,
-    Skip,
-)
+from connectors.formats.types import ProducerIdAndEpoch, Run, Skip
 
 _HALF: Final = wire.SEQUENCE_MODULUS // 2
 
@@ -60,11 +51,9 @@ class OpenTransaction(Protocol):
 
 
 class SendQueue:
-    """The state of one partition: what waits, what is in flight, and the position behind what is acknowledged.
-
-    With a ``transaction``, batches are transactional, under a producer id and epoch that may change with each. Whenever
-    there is something to report, the queue is put into ``moved``, so that a report costs nothing for idle partitions.
-    """
+    """The state of one partition: what waits, what is in flight, and the position behind what is acknowledged. With a
+    ``transaction``, batches are transactional, under a producer id and epoch that may change with each. Whenever there
+    is something to report, the queue is put into ``moved``, so that a report costs nothing for idle partitions."""
 
     def __init__(
         self,
@@ -73,8 +62,8 @@ class SendQueue:
         *,
         read_committed: bool,
         skip_refused: bool = False,
-        compression: Compression = NO_COMPRESSION,
-        batch_bytes: int = DEFAULT_BATCH_BYTES,
+        compression: types.Compression = types.NO_COMPRESSION,
+        batch_bytes: int = types.DEFAULT_BATCH_BYTES,
         transaction: OpenTransaction | None = None,
         moved: dict[SendQueue, None] | None = None,
     ) -> None:
@@ -100,7 +89,7 @@ class SendQueue:
         #: Some of what was read was dropped, to be fetched again when the fault is over.
         self.gave_back = False
         self.unanswered = 0
-        self.state = RUNNING
+        self.state = types.RUNNING
         self.stopped_reason = ""
         self.stopped_error = ""
         self.gap: Gap | None = None
@@ -289,9 +278,6 @@ class SendQueue:
                 break
             waiting.pop()
             self._queued_bytes -= len(last.batch)
-        self._read_on_behind_last()
-
-    def _read_on_behind_last(self) -> None:
         if kept := self._last():
             self.fetch_offset, self.last_fetched_epoch = kept.next_source_offset, kept.source_epoch
             self._queued_sequence = wire.add_sequence(kept.base_sequence, kept.count)
@@ -318,10 +304,8 @@ class SendQueue:
 
     def appended_unknown(self, last_sequence: int | None) -> list[Outgoing]:
         """Return the batches that the leader has at offsets unknown to us, given the last sequence it has of ours.
-
-        ``last_sequence`` None: the leader does not know our producer id. Raises :class:`TargetTruncated` if it has
-        less than it acknowledged, :class:`AnotherWrites` if it has batches that we did not send.
-        """
+        ``last_sequence`` None: the leader does not know our producer id. Raises :class:`TargetTruncated` if it has less
+        than it acknowledged, :class:`AnotherWrites` if it has batches that we did not send."""
         acknowledged_before = self._in_flight[0].base_sequence if self._in_flight else self.next_sequence
         if last_sequence is None:
             if self.pipelined and not self._nothing_written():
@@ -338,8 +322,7 @@ class SendQueue:
             if outgoing.base_offset is None:
                 unknown.append(outgoing)
         if arrived:
-            message = f"the leader of {self.plan.target} has batches of our producer id that we did not send"
-            raise AnotherWrites(message)
+            raise AnotherWrites(f"the leader of {self.plan.target} has batches of our producer id that we did not send")
         return unknown
 
     def settle(self, found: Mapping[int, int]) -> None:
@@ -357,11 +340,8 @@ class SendQueue:
 
     def split_or_skip(self) -> None:
         """Replace permanently refused batches and renumber those behind them, or stop. Call it right after
-        :meth:`settle`.
-
-        Raises :class:`CopiesUnderWay` if only a new epoch makes that safe: the target would take a late copy with an
-        old sequence for one of the new batches, which it would then never write.
-        """
+        :meth:`settle`. Raises :class:`CopiesUnderWay` if only a new epoch makes that safe: the target would take a late
+        copy with an old sequence for one of the new batches, which it would then never write."""
         first = next((index for index, outgoing in enumerate(self._queue) if outgoing.refusal is not None), None)
         if first is None:
             return
@@ -396,13 +376,13 @@ class SendQueue:
 
     def stop(self, reason: str, error: str = "", gap: Gap | None = None) -> None:
         """Stop this partition with a reason for the operator; acknowledged batches count."""
-        self._end(STOPPED, reason, error, gap)
+        self._end(types.STOPPED, reason, error, gap)
 
-    def quarantine(self, reason: str, error: str, gap: Gap | None = None) -> None:
+    def quarantine(self, reason: str, error: str) -> None:
         """Stop this partition because the target refuses a batch permanently; see :meth:`stop`."""
-        self._end(QUARANTINED, reason, error, gap)
+        self._end(types.QUARANTINED, reason, error, None)
 
-    def stop_reading(self, reason: str, error: str, gap: Gap | None, state: str = STOPPED) -> None:
+    def stop_reading(self, reason: str, error: str, gap: Gap | None, state: str = types.STOPPED) -> None:
         """Stop once everything read is acknowledged, so that the position shows exactly what is missing."""
         self._after_last = state, reason, error, gap
         self._stop_after_last()

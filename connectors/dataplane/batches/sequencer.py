@@ -37,10 +37,8 @@ class CopiesUnderWay(RetriableError):
 
 @dataclass(slots=True)
 class Replacement:
-    """The batches to send instead, in order, and what was left out before the first of them.
-
-    ``behind``: (next source offset, source epoch) once all before is acknowledged, if no batch remains to carry it.
-    """
+    """The batches to send instead, in order, and what was left out before the first of them. ``behind``: (next source
+    offset, source epoch) once all before is acknowledged, if no batch remains to carry it."""
 
     batches: list[Outgoing] = field(default_factory=list)
     skips: list[Skip] = field(default_factory=list)
@@ -69,9 +67,7 @@ class BatchSplitter:
 
     def split_or_skip(self, refused: Sequence[Outgoing], max_message_bytes: int) -> Replacement:
         """Return what to send instead of ``refused``, which includes the batches behind it; the caller numbers them.
-
-        Raises :class:`RecordRejected` at the first batch that stops the partition.
-        """
+        Raises :class:`RecordRejected` at the first batch that stops the partition."""
         replacement = Replacement()
         for outgoing in refused:
             if outgoing.refusal is None:
@@ -91,7 +87,9 @@ class BatchSplitter:
         skips = list(outgoing.skips)
         codec, epoch = outgoing.codec, outgoing.source_epoch
         if fault and self.skip:
-            kept = _without(opened, fault, refusal.code, skips)
+            for index in sorted(fault):
+                add_skip(skips, opened[index].offset, refusal.code)
+            kept = [record for index, record in enumerate(opened) if index not in fault]
             parts: Sequence[Sequence[records.Record]] = [kept] if kept else []
         else:
             parts = list(self.builder.fitting(opened, codec, max_message_bytes))
@@ -124,12 +122,3 @@ def _record_rejected(
     return RecordRejected(
         error_codes.explained(refusal.code, target, what, refusal.message), error_codes.code_name(refusal.code)
     )
-
-
-def _without(
-    part: Sequence[records.Record], fault: Collection[int], code: int, skips: list[Skip]
-) -> list[records.Record]:
-    at_fault = frozenset(fault)
-    for index in sorted(at_fault):
-        add_skip(skips, part[index].offset, code)
-    return [record for index, record in enumerate(part) if index not in at_fault]

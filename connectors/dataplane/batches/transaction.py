@@ -42,13 +42,9 @@ class _State(Enum):
 
 
 class SliceTransaction:
-    """Decides when a transaction is worth ending, and tells the worker once it is drained.
-
-    Args:
-        send: Sends a message to the worker.
-        collect: Returns the copiers' reports since the last call, as the link carries them.
-        offer: Called with copiers that may have batches to send.
-    """
+    """Decides when a transaction is worth ending, and tells the worker once it is drained. ``send`` sends it a message;
+    ``collect`` returns the copiers' reports since the last call, as the link carries them; ``offer`` is called with
+    copiers that may have batches to send."""
 
     def __init__(
         self,

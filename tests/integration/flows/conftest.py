@@ -15,7 +15,6 @@ from tests.kit.topics import make_topics
 
 @pytest.fixture(scope="package")
 def shared(us: KafkaCluster, eu: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedMirror]:
-    """One mirror of all flows, whose topics are there before it starts if a test relies on that."""
     asyncio.run(prepare_shapes(us, eu))
     asyncio.run(make_topics(us.bootstrap, {LIVE_TOPIC: LIVE_PARTITIONS, REST_TOPIC: 1}))
     with start_shared(us, eu, tmp_path_factory.mktemp("flows")) as running:

@@ -8,7 +8,8 @@ from aiokafka import AIOKafkaProducer
 
 from connect.core import status_and_offset_topics
 from connect.embedded.brokers import KafkaCluster
-from tests.kit.copies import read, until, write, write_transactions
+from tests.kit.copies import read_all, write, write_transactions
+from tests.kit.members import until
 from tests.kit.shared_mirror import SHAPES
 from tests.kit.topics import make_topics
 
@@ -17,17 +18,12 @@ CONNECTOR: Final = "MirrorSourceConnector"
 
 
 async def write_offset(cluster: KafkaCluster, topic: str, partition: int, last_copied: int) -> None:
-    """A source offset as Java's MirrorMaker or an operator writes it."""
-    producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap)
-    await producer.start()
-    try:
+    async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap) as producer:
         await producer.send_and_wait(
             f"mm2-offsets.{SHAPES}.internal",
             status_and_offset_topics.mirror_value(last_copied),
             key=status_and_offset_topics.mirror_key(CONNECTOR, SHAPES, topic, partition),
         )
-    finally:
-        await producer.stop()
 
 
 async def prepare_shapes(us: KafkaCluster, eu: KafkaCluster) -> None:
@@ -57,7 +53,7 @@ async def compacted(cluster: KafkaCluster, topic: str) -> None:
 
     async def has_gaps() -> bool:
         await write(cluster, topic, 300, partitions=1)
-        records = await read(cluster, topic)
+        records = await read_all(cluster.bootstrap, topic)
         return bool(records[-1].offset - records[0].offset + 1 - len(records) > 300)
 
     await until(has_gaps, f"{topic} is compacted")

@@ -22,7 +22,7 @@ def test_what_the_boards_and_rules_ask_for_is_on_the_page(shared: SharedMirror) 
             return ""  # it is starting
         return text if "MirrorSourceConnector_partitions{" in text else ""
 
-    known = boards.of_page(wait_until(page, _DEADLINE_S, "flows have partitions", 0.5))
+    known = boards.of_page(wait_until(page, _DEADLINE_S, "flows have partitions"))
     assert boards.unknown(known) == []
     described = boards.described()
     assert set(described) <= set(known)

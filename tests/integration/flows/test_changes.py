@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from connect.kafka.log.topic_admin import Admin
-from connect.kafka.security.connection_settings import connection_settings
-from tests.kit.copies import read, write
+from tests.kit.clients import cluster_and_admin
+from tests.kit.copies import read_all, write
 from tests.kit.processes import wait_until
 from tests.kit.shared_mirror import CHANGES, TARGET, SharedMirror
 from tests.kit.topics import make_topics
@@ -36,25 +35,26 @@ def test_plan_drift_and_audit_of_a_running_mirror(shared: SharedMirror) -> None:
     base = f"{shared.url}/{CHANGES}/{TARGET}/connectors/{NAME}"
     asyncio.run(make_topics(shared.us.bootstrap, {TOPIC: 2}))
     asyncio.run(write(shared.us, TOPIC, RECORDS, partitions=2))
-    wait_until(lambda: len(asyncio.run(read(shared.eu, REMOTE))) == 2 * RECORDS, DEADLINE_S, "all is copied", 0.5)
+    wait_until(
+        lambda: len(asyncio.run(read_all(shared.eu.bootstrap, REMOTE))) == 2 * RECORDS, DEADLINE_S, "all is copied"
+    )
     config = ask(f"{base}/config")
     ask(f"{base}/config", "PUT", {**config, "x.api.key": "s3cret-Zq7", "refresh.topics.interval.seconds": "7"})
     ask(f"{base}/pause", "PUT")
 
     async def grow() -> None:
-        admin = Admin(connection_settings({"bootstrap.servers": shared.eu.bootstrap}, client_id="grow", where="test"))
-        assert await admin.create_partitions({REMOTE: 9}) == {REMOTE: None}
-        await admin.close()
+        async with cluster_and_admin(shared.eu.bootstrap) as (_, admin):
+            assert await admin.create_partitions({REMOTE: 9}) == {REMOTE: None}
 
     asyncio.run(grow())
     # The controller answers who adds partitions; the broker hears of them a moment later.
-    drift = wait_until(lambda: drifted(base), DEADLINE_S, "the partitions are seen", 0.2)
+    drift = wait_until(lambda: drifted(base), DEADLINE_S, "the partitions are seen")
     plan = ask(f"{base}/plan")
     assert (plan["rows"], plan["counts"], plan["unknown"]) == ([], {}, [])
     (row,) = drift["rows"]
     assert row[:3] == ["extra partitions", "eu", REMOTE] and row[3].startswith("9, the source has")
     assert drift["command"] == f"heliograph plan mm2.properties --flow '{CHANGES}->eu' --drift"
-    wait_until(lambda: len(audited(base, "rest")) == 2, DEADLINE_S, "both requests are in the audit", 0.2)
+    wait_until(lambda: len(audited(base, "rest")) == 2, DEADLINE_S, "both requests are in the audit")
     pause, put = audited(base, "rest")
     path = f"/{CHANGES}/eu/connectors/{NAME}/pause"
     assert (pause["action"], pause["subject"], pause["status"]) == ("PUT", path, 202)

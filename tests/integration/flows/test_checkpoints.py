@@ -77,7 +77,6 @@ async def _faults(eu: KafkaCluster, flow: FlowOf, feed: Feed, mover: Mover) -> l
 
 
 async def _move(eu: KafkaCluster, mirror: Mirror, flow: FlowOf, feed: Feed, movers: list[Mover]) -> None:
-    """Return once each group stands right on the target."""
     give_up_s = time.monotonic() + _DEADLINE_S
     left = list(movers)
     while left:
@@ -91,7 +90,6 @@ async def _move(eu: KafkaCluster, mirror: Mirror, flow: FlowOf, feed: Feed, move
 
 
 async def _stand(eu: KafkaCluster, flow: FlowOf, feed: Feed, movers: list[Mover]) -> dict[str, Offsets]:
-    """Where the groups stand on the target now."""
     remote = [flow.remote(topic) for topic in feed.topics.values()]
     return {mover.group: _carried(mover.group, await committed(eu.bootstrap, mover.group, remote)) for mover in movers}
 
@@ -110,9 +108,7 @@ async def _await_stand(eu: KafkaCluster, group: str, remote: str, offset: int) -
 
 
 def _are_counted(url: str, flow: FlowOf, feed: Feed, movers: list[Mover]) -> bool:
-    """Whether partitions of groups have a latency of their own, and heartbeats are counted.
-
-    A task that starts again, because another group was found, has those that it has written since."""
+    """Groups have latencies and heartbeats count, since the task's last start (when it found another group)."""
     families = text_string_to_metric_families(httpx.get(url, trust_env=False, timeout=90).text)
     samples = [sample for family in families for sample in family.samples]
     of_flow = [sample for sample in samples if sample.labels.get("source") == flow.alias]
@@ -181,14 +177,13 @@ def test_groups_process_every_record_once_wherever_they_left(
             partial(_agree, translated, partial(_stand, eu, flow, feed, movers)),
             _DEADLINE_S,
             "groups stand where they are translated to",
-            _POLL_S,
         )
         assert translate_offsets(props, flow.alias, f"{name}-half", _DEADLINE_S) == translated()[f"{name}-half"]
     _java_agrees(eu, flows_of(name), groups)
     for flow in flows_of(name):
         # What is written is counted once its acknowledgement has come.
         counted = partial(_are_counted, f"{shared.url}/metrics", flow, feed, movers)
-        wait_until(counted, _DEADLINE_S, "metrics tell of all groups", _POLL_S)
+        wait_until(counted, _DEADLINE_S, "metrics tell of all groups")
     (first, _) = flows_of(name)
     remote, ahead = first.remote(topics[PLAIN]), movers[0].group
     Broker(eu, 0).delete_records(remote, _CUT)
@@ -197,7 +192,7 @@ def test_groups_process_every_record_once_wherever_they_left(
     connector = f"/{first.alias}/{TARGET}/connectors/MirrorCheckpointConnector"
     worker = RestClient(f"{shared.url}/")
     worker.ask("PUT", f"{connector}/stop")
-    wait_until(lambda: _is_stopped(worker, connector), _DEADLINE_S, "the checkpoints are stopped", _POLL_S)
+    wait_until(lambda: _is_stopped(worker, connector), _DEADLINE_S, "the checkpoints are stopped")
     asyncio.run(commit(us.bootstrap, late, {topics[PLAIN]: 500, topics[TRANSACTIONS]: 0}))
     run_plan(mirror.properties_file, flow=f"{first.alias}->eu", as_json=True, everything=False)
     (reported,) = json.loads(capsys.readouterr().out)["flows"]

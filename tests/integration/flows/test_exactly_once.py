@@ -14,14 +14,15 @@ from connect.kafka.log.compacted_topic import LogRecord, read_to_end
 from connect.kafka.log.producer import OutRecord
 from connect.kafka.log.shared_transactions import SharedTransactions
 from connect.kafka.log.transactions import Superseded
-from connect.kafka.security.connection_settings import connection_settings
 from connect.wire import batch as wire
 from connectors.dataplane import fetch_api
 from connectors.formats.position import KeyKind, Position, decode_kind, decode_position, decode_position_key
 from connectors.verification.direct import compare_topics
 from tests.kit.brokers import KafkaCluster
-from tests.kit.copies import read, until, write, write_transactions
+from tests.kit.clients import cluster_at, settings_of
+from tests.kit.copies import read_all, write, write_transactions
 from tests.kit.kill import run
+from tests.kit.members import until
 from tests.kit.mirror import Mirror, one_flow
 from tests.kit.processes import Role, gone, slices, wait_until
 from tests.kit.rounds import plan
@@ -37,7 +38,7 @@ TRANSACTIONS: Final = "once-txn"
 KILLED: Final = "once-killed"
 
 
-def settings_of(eos: str, us: KafkaCluster, eu: KafkaCluster) -> dict[str, str]:
+def mirror_properties(eos: str, us: KafkaCluster, eu: KafkaCluster) -> dict[str, str]:
     return {
         **one_flow(us.bootstrap, eu.bootstrap, "once-.*", ALIAS, tasks=1),
         "eu.exactly.once.source.support": eos,
@@ -46,8 +47,6 @@ def settings_of(eos: str, us: KafkaCluster, eu: KafkaCluster) -> dict[str, str]:
 
 
 class Site:
-    """The two clusters, and the mirror between them."""
-
     def __init__(self, us: KafkaCluster, eu: KafkaCluster, mirror: Mirror) -> None:
         self.us = us
         self.eu = eu
@@ -58,15 +57,11 @@ class Site:
 
         async def is_there() -> bool:
             assert self.mirror.is_running, self.mirror.log_lines()
-            return len(await read(self.eu, f"{ALIAS}.{topic}")) >= records
+            return len(await read_all(self.eu.bootstrap, f"{ALIAS}.{topic}")) >= records
 
         await until(is_there, f"{topic} is mirrored")
-        source, target = (
-            connection_settings({"bootstrap.servers": one.bootstrap}, client_id="test", where="test")
-            for one in (self.us, self.eu)
-        )
-        pairs = {topic: f"{ALIAS}.{topic}"}
-        report = await compare_topics(source, target, pairs)
+        sides = settings_of(self.us.bootstrap), settings_of(self.eu.bootstrap)
+        report = await compare_topics(*sides, {topic: f"{ALIAS}.{topic}"})
         assert report.difference is None, report.difference
         assert report.records == records
 
@@ -97,7 +92,6 @@ def site(shared: SharedMirror) -> Site:
 
 
 async def headers(cluster: Cluster, topic: str, partition: int) -> list[wire.BatchHeader]:
-    """Of all batches, aborted ones and markers too."""
     leader = (await cluster.metadata({topic})).leader(topic, partition)
     assert leader is not None
     limits = fetch_api.FetchLimits(100, 0, 16_000_000, 16_000_000, fetch_api.READ_UNCOMMITTED)
@@ -116,9 +110,8 @@ async def headers(cluster: Cluster, topic: str, partition: int) -> list[wire.Bat
 
 async def test_records_and_positions_are_committed_together(site: Site) -> None:
     await site.arrives(PLAIN, 600)
-    await site.arrives(TRANSACTIONS, len(await read(site.us, TRANSACTIONS)))
-    target = Cluster(connection_settings({"bootstrap.servers": site.eu.bootstrap}, client_id="test", where="eu"))
-    try:
+    await site.arrives(TRANSACTIONS, len(await read_all(site.us.bootstrap, TRANSACTIONS)))
+    async with cluster_at(site.eu.bootstrap) as target:
         batches = await headers(target, f"{ALIAS}.{PLAIN}", 0)
         assert all(header.is_transactional for header in batches)
         assert {header.codec for header in batches if not header.is_control} == {4}, "as the producer compressed them"
@@ -126,8 +119,6 @@ async def test_records_and_positions_are_committed_together(site: Site) -> None:
         ends = {partition: positions[PLAIN, partition].next_source_offset for partition in (0, 1)}
         assert ends == {0: 300, 1: 300}
         assert all(position.is_atomic for position in positions.values())
-    finally:
-        await target.close()
 
 
 async def test_a_slice_that_is_killed_leaves_neither_gap_nor_duplicate(site: Site) -> None:
@@ -147,8 +138,7 @@ async def test_a_slice_that_is_killed_leaves_neither_gap_nor_duplicate(site: Sit
 async def test_one_id_has_one_owner_whose_records_are_seen_when_it_commits(eu: KafkaCluster) -> None:
     topic = "once-shared"
     await make_topics(eu.bootstrap, {topic: 1})
-    cluster = Cluster(connection_settings({"bootstrap.servers": eu.bootstrap}, client_id="test", where="eu"))
-    try:
+    async with cluster_at(eu.bootstrap) as cluster:
         one, two = (SharedTransactions(cluster, "once-shared-0") for _ in range(2))
         await one.open()
         epochs = []
@@ -164,23 +154,21 @@ async def test_one_id_has_one_owner_whose_records_are_seen_when_it_commits(eu: K
 
         async def is_all_committed() -> bool:
             """The marker of a transaction comes a moment after its commit was answered."""
-            return len(await read(eu, topic)) >= 4
+            return len(await read_all(eu.bootstrap, topic)) >= 4
 
         await until(is_all_committed, "all is committed")
-        assert [record.value for record in await read(eu, topic)] == [b"0", b"1", b"2", b"3"]
-    finally:
-        await cluster.close()
+        assert [record.value for record in await read_all(eu.bootstrap, topic)] == [b"0", b"1", b"2", b"3"]
 
 
 @pytest.mark.long
 async def test_it_is_switched_off_and_on_after_kills(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
     """Each goes on from what the other left: positions without a proof, and with one."""
     await make_topics(us.bootstrap, {"once-switched": 2})
-    with Mirror(settings_of("enabled", us, eu), tmp_path) as mirror:
+    with Mirror(mirror_properties("enabled", us, eu), tmp_path) as mirror:
         site, total = Site(us, eu, mirror), 0
         turns = ("enabled", "disabled", "enabled", "disabled", "disabled", "enabled")
         for turn, eos in enumerate(turns):
-            mirror.configure(settings_of(eos, us, eu))
+            mirror.configure(mirror_properties(eos, us, eu))
             mirror.start()
             await write(us, "once-switched", 400)
             total += 800

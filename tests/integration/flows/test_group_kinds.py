@@ -1,9 +1,4 @@
-"""Groups of every kind on both sides of a flow, made by Java's consumers: who gets checkpoints, who is moved, who is
-left alone, and what the log says of it.
-
-Only Java's consumers make groups of these kinds, so each group is a JVM of its own: ``make test`` has one group of each
-kind, ``make long`` those with members too.
-"""
+"""Groups of every kind, each a JVM of its own: who gets checkpoints, who is moved, and what the log says of it."""
 
 from __future__ import annotations
 
@@ -22,7 +17,7 @@ from connect.embedded.brokers import QUICK_JVM
 from connect.kafka.log.committed_offsets import CLASSIC, CONSUMER, SHARE, GroupListing, list_groups
 from connectors.client import TopicPartition, translate_offsets_of
 from tests.kit.brokers import KafkaCluster
-from tests.kit.groups import cluster_at
+from tests.kit.clients import cluster_at
 from tests.kit.java_mm2 import COORDINATES, run_tool
 from tests.kit.java_program import java_command
 from tests.kit.mirror import Mirror
@@ -33,7 +28,6 @@ from tests.kit.shared_mirror import GROUPS, SharedMirror
 pytestmark = pytest.mark.integration
 
 _DEADLINE_S: Final = 240.0
-_POLL_S: Final = 0.5
 _READ: Final = 70
 _CONSUMER: Final = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 _SHARE_CONSUMER: Final = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
@@ -51,7 +45,6 @@ class Scene:
         self.remote = f"{self.alias}.{self.topic}"
 
     def properties(self) -> dict[str, str]:
-        """Of a mirror of this flow alone."""
         return {**two_flows(self.us, self.eu, self.name), f"{flows_of(self.name)[1].alias}->eu.enabled": "false"}
 
     def group(self, label: str) -> str:
@@ -64,12 +57,10 @@ class Scene:
         ]
 
     def read(self, label: str, kind: str) -> None:
-        """Read some records on us and leave."""
         arguments = self.arguments(self.us, self.topic, label, _PROTOCOL[kind])
         run_tool(_CONSUMER, [*arguments, "--from-beginning", "--max-messages", str(_READ)], heap="256m")
 
     def share(self, bootstrap: str, topic: str, label: str) -> None:
-        """Be in a share group for a while."""
         place = ["--bootstrap-server", bootstrap, "--topic", topic, "--group", self.group(label)]
         run_tool(_SHARE_CONSUMER, [*place, "--timeout-ms", "4000"], heap="256m")
 
@@ -86,7 +77,6 @@ class Scene:
                     lambda: (of := self.groups(bootstrap).get(self.group(label))) and of.state == "Stable",
                     _DEADLINE_S,
                     f"{label} has a member",
-                    _POLL_S,
                 )
                 yield
             finally:
@@ -94,11 +84,8 @@ class Scene:
 
     def groups(self, bootstrap: str) -> Mapping[str, GroupListing]:
         async def listed() -> Mapping[str, GroupListing]:
-            cluster = cluster_at(bootstrap)
-            try:
+            async with cluster_at(bootstrap) as cluster:
                 return await list_groups(cluster)
-            finally:
-                await cluster.close()
 
         return asyncio.run(listed())
 
@@ -106,7 +93,7 @@ class Scene:
         def stands() -> int | None:
             return asyncio.run(committed(self.eu, self.group(label), [self.remote]))[self.remote]
 
-        wait_until(lambda: stands() == _READ, _DEADLINE_S, f"{label} is moved", _POLL_S)
+        wait_until(lambda: stands() == _READ, _DEADLINE_S, f"{label} is moved")
 
 
 def _lines(mirror: Mirror, *parts: str) -> Sequence[str]:
@@ -141,7 +128,7 @@ def test_groups_with_members(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path)
     with Mirror(properties, tmp_path) as mirror, ExitStack() as members:
         mirror.start()
         mirror.await_line(0, ["checkpoints for"], _DEADLINE_S)
-        wait_until(lambda: scene.remote in _topics(scene), _DEADLINE_S, "the remote topic is there", _POLL_S)
+        wait_until(lambda: scene.remote in _topics(scene), _DEADLINE_S, "the remote topic is there")
         members.enter_context(scene.member(scene.us, scene.topic, "reads", CONSUMER))
         members.enter_context(scene.member(scene.eu, scene.remote, "busy-old", CLASSIC))
         members.enter_context(scene.member(scene.eu, scene.remote, "busy-new", CONSUMER))
@@ -171,7 +158,7 @@ def test_groups_with_members(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path)
             found = translate_offsets_of(props, scene.alias, groups, _DEADLINE_S)
             return found if found.keys() >= expected else None
 
-        places = wait_until(translated, _DEADLINE_S, f"{sorted(expected)} have checkpoints", _POLL_S)
+        places = wait_until(translated, _DEADLINE_S, f"{sorted(expected)} have checkpoints")
         assert places is not None and places.keys() == expected
         assert places[scene.group("new")][TopicPartition(scene.remote, 0)].offset == _READ
         assert all(scene.group("share") in line for line in _lines(mirror, "gets no checkpoints"))
@@ -187,10 +174,7 @@ def test_groups_with_members(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path)
 
 def _topics(scene: Scene) -> set[str]:
     async def asked() -> set[str]:
-        cluster = cluster_at(scene.eu)
-        try:
+        async with cluster_at(scene.eu) as cluster:
             return set((await cluster.metadata(None)).topics)
-        finally:
-            await cluster.close()
 
     return asyncio.run(asked())

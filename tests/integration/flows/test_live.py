@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient
 
 from tests.kit.brokers import KafkaCluster
+from tests.kit.clients import cluster_and_admin
 from tests.kit.mirror import Mirror, one_flow
 from tests.kit.shared_mirror import LIVE, LIVE_PARTITIONS, LIVE_TOPIC, SharedMirror
 from tests.kit.stream import DEADLINE_S, Stream, appear, longest_gap_s, producers_of
@@ -56,10 +56,8 @@ async def test_partitions_come_go_and_move_and_the_others_are_copied_on(shared: 
     # Both tasks have four now. Two of the second's go, so one of the first's moves there.
     await stream.end(d, e)
     before = len(stream.copied[coming[1]])
-    admin = AIOKafkaAdminClient(bootstrap_servers=stream.us.bootstrap)
-    await admin.start()
-    await admin.delete_topics([d, e])
-    await admin.close()
+    async with cluster_and_admin(stream.us.bootstrap) as (_, admin):
+        await admin.delete_topics([d, e])
     await asyncio.to_thread(mirror.await_line, start, ["task 1: its next slice copies", f"{c}-0"], DEADLINE_S)
     moved = len(stream.copied[coming[1]])
     await stream.until_copied(coming[1:2], max(before, moved) + 200)

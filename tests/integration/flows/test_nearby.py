@@ -35,18 +35,12 @@ class Scene:
         before = self._sent()
         self.leader.produce(TOPIC, self.written, BURST)
         self.written += BURST
-        wait_until(
-            lambda: self.target.end(REMOTE) >= self.written, DEADLINE_S, f"{self.written} records are copied", 0.1
-        )
+        wait_until(lambda: self.target.end(REMOTE) >= self.written, DEADLINE_S, f"{self.written} records are copied")
         far, near = (after - start for after, start in zip(self._sent(), before, strict=True))
         return far, near
 
     def reads_the_near_replica(self) -> bool:
-        """Whether a burst comes from the near replica alone.
-
-        A leader hears of the rack again a while after the near replica failed to answer, or was asked for records
-        that it did not have yet, so one burst may come from the leader.
-        """
+        """Of two bursts: a leader hears of the rack again a while after the near replica failed to answer."""
         far, near = self.copy()
         return far < LEAST_BYTES <= near
 
@@ -61,11 +55,11 @@ def scene(shared: SharedMirror) -> Scene:
 
 
 def test_the_near_replica_is_read_and_the_leader_where_it_is_out_of_reach(scene: Scene) -> None:
-    wait_until(scene.reads_the_near_replica, DEADLINE_S, "the near replica is read", 1.0)
+    wait_until(scene.reads_the_near_replica, DEADLINE_S, "the near replica is read")
     scene.near.refuse()
     scene.near.cut()
     far, near = scene.copy()
     assert near < LEAST_BYTES <= far
     scene.near.accept()
-    wait_until(scene.reads_the_near_replica, DEADLINE_S, "the near replica is read again", 1.0)
+    wait_until(scene.reads_the_near_replica, DEADLINE_S, "the near replica is read again")
     assert asyncio.run(value_numbers(scene.target_bootstrap, REMOTE)) == [*range(scene.written)]

@@ -11,11 +11,10 @@ from typing import Any
 
 import httpx
 import pytest
-from aiokafka import AIOKafkaProducer
 
 from connect.cli.commands.lag_and_status import run_lag
 from connect.embedded.brokers import KafkaCluster
-from tests.interop.flow import read_all
+from tests.kit.copies import read_all, send
 from tests.kit.direct import Broker
 from tests.kit.documented import Block, blocks, curl, curl_commands, misshapen
 from tests.kit.moving import commit
@@ -34,8 +33,6 @@ _METRICS = "kafka_connect_mirror_MirrorSourceConnector_"
 
 
 class Scene:
-    """One mirrored topic of one partition, and the API of its flow."""
-
     def __init__(self, us: KafkaCluster, eu: KafkaCluster, url: str) -> None:
         self.us, self.eu, self.topic = us, eu, REST_TOPIC
         self.remote = f"{REST}.{REST_TOPIC}"
@@ -47,13 +44,11 @@ class Scene:
         return self.call("GET", path, status=200)
 
     def call(self, method: str, path: str, body: object = None, *, status: int) -> Any:
-        """Rebalances are waited out, as users have to."""
-
         def answered() -> httpx.Response | None:
             answer = httpx.request(method, f"{self.url}{path}", json=body, trust_env=False, timeout=_PATIENCE_S)
             return None if answer.status_code == 409 or _REBALANCE in answer.text else answer
 
-        answer = wait_until(answered, DEADLINE_S, f"{method} {path} meets no rebalance", 0.1)
+        answer = wait_until(answered, DEADLINE_S, f"{method} {path} meets no rebalance")
         assert answer is not None, "that is what was waited for"
         assert answer.status_code == status, answer.text
         return answer.json() if answer.content else None
@@ -70,7 +65,7 @@ class Scene:
             found = answer.json()
             return [found["connector"]["state"], *(task["state"] for task in found["tasks"])] == [connector, *tasks]
 
-        wait_until(seen, DEADLINE_S, f"the connector is {connector}, its tasks {tasks}", 0.2)
+        wait_until(seen, DEADLINE_S, f"the connector is {connector}, its tasks {tasks}")
 
     def lag(self) -> Any:
         """As the command has it of the worker, which tells the same for a second."""
@@ -81,35 +76,27 @@ class Scene:
         return reported
 
     def await_metrics(self, **wanted: float) -> None:
-        """Until each has its one value."""
-
         def reported() -> dict[str, float]:
             lines = [line for line in self.text("/metrics").splitlines() if f'source="{REST}"' in line]
             rows = [line.removeprefix(_METRICS) for line in lines if line.startswith(_METRICS)]
             return {row.partition("{")[0]: float(row.rpartition(" ")[2]) for row in rows}
 
-        wait_until(lambda: wanted.items() <= reported().items(), DEADLINE_S, f"metrics tell {wanted}", 0.2)
+        wait_until(lambda: wanted.items() <= reported().items(), DEADLINE_S, f"metrics tell {wanted}")
 
     def await_partition(self, state: str) -> None:
         def seen() -> bool:
             return [row["state"] for row in self.get(f"/connectors/{NAME}/partitions")["partitions"]] == [state]
 
-        wait_until(seen, DEADLINE_S, f"its partition is {state}", 0.2)
+        wait_until(seen, DEADLINE_S, f"its partition is {state}")
 
     def await_lag(self, **wanted: int) -> None:
-        wait_until(lambda: wanted.items() <= self.lag().items(), DEADLINE_S, f"the lag is {wanted}", 0.2)
+        wait_until(lambda: wanted.items() <= self.lag().items(), DEADLINE_S, f"the lag is {wanted}")
 
     def write(self) -> None:
-        asyncio.run(self._write())
+        asyncio.run(send(self.us.bootstrap, self.topic, (b"%d" % number for number in range(RECORDS))))
 
     def await_copied(self, count: int) -> None:
-        """Until so many records are there, and no more."""
-        wait_until(lambda: self._copied() == count, DEADLINE_S, f"{self.remote} has {count} records", 0.3)
-
-    async def _write(self) -> None:
-        async with AIOKafkaProducer(bootstrap_servers=self.us.bootstrap) as producer:
-            for number in range(RECORDS):
-                await producer.send_and_wait(self.topic, b"%d" % number, partition=0)
+        wait_until(lambda: self._copied() == count, DEADLINE_S, f"{self.remote} has {count} records")
 
     def _copied(self) -> int:
         return len(asyncio.run(read_all(self.eu.bootstrap, self.remote)))
@@ -117,10 +104,7 @@ class Scene:
     def await_offset(self, offset: int | None) -> None:
         wanted = [] if offset is None else [{"partition": self.partition, "offset": {"offset": offset}}]
         wait_until(
-            lambda: self.get(f"/connectors/{NAME}/offsets")["offsets"] == wanted,
-            DEADLINE_S,
-            f"offsets are {wanted}",
-            0.1,
+            lambda: self.get(f"/connectors/{NAME}/offsets")["offsets"] == wanted, DEADLINE_S, f"offsets are {wanted}"
         )
 
 
@@ -153,10 +137,7 @@ def all_stopped(scene: Scene) -> None:
         f"its only partition has stopped. Fix the cause, then restart the task: {scene.topic}-0 is source-gap" in trace
     )
     rows: list[Any] = wait_until(
-        lambda: scene.get(f"/connectors/{NAME}/partitions?state=source-gap")["partitions"],
-        DEADLINE_S,
-        "it is told",
-        0.2,
+        lambda: scene.get(f"/connectors/{NAME}/partitions?state=source-gap")["partitions"], DEADLINE_S, "it is told"
     )
     (row,) = rows
     assert (row["task_state"], row["gap"]["first"], row["gap"]["last"]) == ("FAILED", 2 * RECORDS, 2 * RECORDS + 2)
@@ -176,7 +157,7 @@ def runs_the_runbook(scene: Scene) -> None:
     here = {"localhost:8083": scene.url, "us-eu": NAME, "orders": scene.topic, '"us"': f'"{REST}"'}
     here['"offset":41'] = f'"offset":{2 * RECORDS + 2}'
     for command in curl_commands(blocks("runbooks/stopped-partition.md")[0].text):
-        wait_until(lambda command=command: curl(command, here)[0] < 300, DEADLINE_S, f"{command} is done", 0.2)  # type: ignore[misc]
+        wait_until(lambda command=command: curl(command, here)[0] < 300, DEADLINE_S, f"{command} is done")  # type: ignore[misc]
 
 
 @pytest.fixture
@@ -189,8 +170,8 @@ def test_a_flow_is_seen_and_ruled_over_rest(scene: Scene) -> None:
     scene.await_copied(RECORDS)
     scene.await_states("RUNNING", "RUNNING")
     names = {NAME, "MirrorCheckpointConnector", "MirrorHeartbeatConnector"}
-    wait_until(lambda: set(scene.get("/connectors")) == names, DEADLINE_S, "the three connectors are there", 0.1)
-    wait_until(lambda: json.loads(scene.text("/health"))["status"] == "healthy", DEADLINE_S, "it is healthy", 0.1)
+    wait_until(lambda: set(scene.get("/connectors")) == names, DEADLINE_S, "the three connectors are there")
+    wait_until(lambda: json.loads(scene.text("/health"))["status"] == "healthy", DEADLINE_S, "it is healthy")
     scene.await_offset(RECORDS - 1)
 
     # at rest nothing is behind
@@ -231,6 +212,6 @@ def test_a_flow_is_seen_and_ruled_over_rest(scene: Scene) -> None:
     # what has arrived is counted once its acknowledgement was reported
     labels = f'partition="0",source="{scene.partition["cluster"]}",target="eu",topic="{scene.remote}"'
     counted = f"kafka_connect_mirror_MirrorSourceConnector_record_count{{{labels}}} {2 * RECORDS}.0"
-    wait_until(lambda: counted in scene.text("/metrics"), DEADLINE_S, f"it says {counted}", 0.1)
+    wait_until(lambda: counted in scene.text("/metrics"), DEADLINE_S, f"it says {counted}")
     the_page_is_right(scene, while_it_copies=True)
     all_stopped(scene)

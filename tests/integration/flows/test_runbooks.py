@@ -12,12 +12,11 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 import pytest
-from aiokafka import AIOKafkaProducer
 from typer.testing import CliRunner
 
 from connect.cli.commands.rest_client import RestClient, WorkerRefused, WorkerUnreachable
 from connect.cli.main import app
-from tests.interop.flow import read_all
+from tests.kit.copies import read_all, send
 from tests.kit.mirror import SMALL, write_properties
 from tests.kit.moving import commit
 from tests.kit.processes import wait_until
@@ -92,12 +91,7 @@ class Stage:
         write_properties(self.file, {"clusters": f"{self.us}, {self.eu}", **SMALL, **flows, **rest})
 
     def write(self, alias: str, count: int) -> None:
-        async def send() -> None:
-            async with AIOKafkaProducer(bootstrap_servers=self.bootstrap[alias]) as producer:
-                for number in range(count):
-                    await producer.send_and_wait(self.topic, b"%d" % number)
-
-        asyncio.run(send())
+        asyncio.run(send(self.bootstrap[alias], self.topic, (b"%d" % number for number in range(count))))
 
     def place(self, alias: str, topic: str, billing: int, mail: int) -> None:
         for group, offset in (("billing", billing), ("mail", mail)):
@@ -107,7 +101,6 @@ class Stage:
         return len(asyncio.run(read_all(self.bootstrap[alias], topic)))
 
     def report(self, kind: str, **query: str) -> Any:
-        """Of the checkpoint connector of us->eu, with the names of the pages."""
         path = f"/connectors/MirrorCheckpointConnector/{kind}?{urlencode(query)}"
         with RestClient(f"{self.url}/{self.us}/{self.eu}") as worker:
             return self.named_as_in_pages(worker.ask("GET", path))
@@ -116,7 +109,6 @@ class Stage:
         return json.loads(json.dumps(found).replace(self.name, ""))
 
     def words(self) -> dict[str, str]:
-        """Where each step of the checklist stands."""
         return {step["name"]: step["word"] for step in self.report("move")["steps"]}
 
     def resume(self) -> None:
@@ -136,7 +128,7 @@ class Stage:
                     return False
             return found == ["RUNNING", "RUNNING"]
 
-        wait_until(running, _DEADLINE_S, "both flows run", 0.3)
+        wait_until(running, _DEADLINE_S, "both flows run")
 
     def play(self, page: str, only: slice = slice(None), codes: Mapping[str, int] | None = None) -> None:
         for one in list(commands(page))[only]:
@@ -178,17 +170,17 @@ def test_the_commands_of_the_pages_do_and_say_what_the_pages_say(
     stage.place(stage.us, stage.topic, 10, 16)
     remote = f"{stage.us}.{stage.topic}"
     stage.await_running()
-    wait_until(lambda: stage.records(stage.eu, remote) == _RECORDS, _DEADLINE_S, "all is copied", 0.3)
+    wait_until(lambda: stage.records(stage.eu, remote) == _RECORDS, _DEADLINE_S, "all is copied")
     checkpoints = f"{stage.us}.checkpoints.internal"
-    wait_until(lambda: stage.records(stage.eu, checkpoints) >= 2, _DEADLINE_S, "checkpoints are written", 0.3)
-    wait_until(lambda: lag_of(stage).count("no lag") == 2, _DEADLINE_S, "both positions are stored", 0.3)
+    wait_until(lambda: stage.records(stage.eu, checkpoints) >= 2, _DEADLINE_S, "checkpoints are written")
+    wait_until(lambda: lag_of(stage).count("no lag") == 2, _DEADLINE_S, "both positions are stored")
     stage.play(_COMMANDS, slice(0, -_GONE))
     stage.lose_us(is_gone=True)
     stage.play(_COMMANDS, slice(-_GONE, None))
     stage.lose_us(is_gone=False)
     the_dashboard_plans_what_the_command_plans(stage)
     stage.play("planned-failover.md", slice(0, 2))
-    wait_until(lambda: stage.words()["Drain and move"] == "moved", _DEADLINE_S, "the report says what moved", 1)
+    wait_until(lambda: stage.words()["Drain and move"] == "moved", _DEADLINE_S, "the report says what moved")
     assert (stage.words()["Undo"], stage.words()["Go or no-go"]) == ("possible", "go")
     stage.play("planned-failover.md", slice(2, None))
     stage.resume()
@@ -200,9 +192,9 @@ def test_the_commands_of_the_pages_do_and_say_what_the_pages_say(
     stage.play("unplanned-failover.md", slice(2, None), {"unreplicated": 2})
     stage.place(stage.eu, remote, 12, 20)
     stage.play("failback.md")
-    wait_until(lambda: stage.records(stage.eu, remote) == _RECORDS + 3, _DEADLINE_S, "what stayed is copied", 0.3)
+    wait_until(lambda: stage.records(stage.eu, remote) == _RECORDS + 3, _DEADLINE_S, "what stayed is copied")
     stage.play("migration.md", slice(1, None))
-    wait_until(lambda: lag_of(stage).count("no lag") == 2, _DEADLINE_S, "the position is stored", 0.3)
+    wait_until(lambda: lag_of(stage).count("no lag") == 2, _DEADLINE_S, "the position is stored")
     stage.play("migration.md", slice(0, 1))
 
 
@@ -216,12 +208,8 @@ def the_dashboard_plans_what_the_command_plans(stage: Stage) -> None:
         assert found["plan"][key] == planned[key], key
     first = found["steps"][0]
     assert (first["word"], first["lines"][0]["text"]) == ("go", "from us to eu: 2 groups ready, 0 blocked")
-    assert [step["word"] for step in found["steps"][1:]] == [
-        "not run",
-        "drained now",
-        "by the command",
-        "nothing to undo",
-    ]
+    words = [step["word"] for step in found["steps"][1:]]
+    assert words == ["not run", "drained now", "by the command", "nothing to undo"]
     rehearsed = stage.report("move", group=f"orders-mail{stage.name}", rehearse="true")["steps"][1]
     assert rehearsed["word"] == "passed" and "RTO" in rehearsed["lines"][1]["text"]
 

@@ -1,7 +1,4 @@
-"""Topics of every shape through the real thing: two brokers, Spark, the command in a process of its own.
-
-One flow copies all of them while its epochs change every two seconds; each test then looks at its own topic.
-"""
+"""Topics of every shape in one flow whose epochs change every two seconds; each test looks at its own topic."""
 
 from __future__ import annotations
 
@@ -10,12 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 
 import pytest
-from kafka.admin import KafkaAdminClient, NewPartitions
+from kafka.admin import NewPartitions
 
 from connect.core import status_and_offset_topics
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.cluster import Cluster
-from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
 from connectors.formats.types import TopicPartition
 from connectors.offset_map.log_alignment import LogSide, ProvenMap
 from connectors.offset_map.reader import MapReader
@@ -23,9 +18,11 @@ from connectors.offset_map.runs_and_chunks import RunList, decode_chunk
 from connectors.offset_map.view_and_rebuild import LogFeed, lay_side_by_side
 from connectors.verification.direct import compare_topics
 from tests.integration.flows.prepare import CODECS, CONNECTOR
-from tests.kit.copies import partition_count, read, until, write
+from tests.kit.clients import cluster_at, settings_of, stock_admin
+from tests.kit.copies import partition_count, read_all, write
 from tests.kit.direct import Broker
 from tests.kit.map_judge import Verdict, judge_map
+from tests.kit.members import until
 from tests.kit.mirror import Mirror
 from tests.kit.shared_mirror import NO_SUCH_KEY, SHAPES_EPOCH_MS, SharedMirror
 from tests.kit.shared_mirror import SHAPES as ALIAS
@@ -42,25 +39,19 @@ class Shapes:
     eu: KafkaCluster
     mirror: Mirror
 
-    def settings(self, cluster: KafkaCluster, alias: str) -> ConnectionSettings:
-        return connection_settings({"bootstrap.servers": cluster.bootstrap}, client_id="test", where=alias)
-
     async def assert_equal(self, topic: str, records: int) -> None:
-        """Wait for the copy, then compare key, value, headers, timestamp and order."""
         await self.caught_up(topic)
-        report = await compare_topics(
-            self.settings(self.us, "us"), self.settings(self.eu, "eu"), {topic: f"{ALIAS}.{topic}"}
-        )
+        sides = settings_of(self.us.bootstrap), settings_of(self.eu.bootstrap)
+        report = await compare_topics(*sides, {topic: f"{ALIAS}.{topic}"})
         assert report.difference is None, report.difference
         assert report.records == records
 
     async def caught_up(self, topic: str) -> None:
-        """Until the target holds as many records as a read_committed consumer of the source sees."""
-        wanted = len(await read(self.us, topic))
+        wanted = len(await read_all(self.us.bootstrap, topic))
 
         async def is_there() -> bool:
             assert self.mirror.is_running, self.mirror.log_lines()
-            return len(await read(self.eu, f"{ALIAS}.{topic}")) >= wanted
+            return len(await read_all(self.eu.bootstrap, f"{ALIAS}.{topic}")) >= wanted
 
         await until(is_there, f"{topic} is mirrored")
 
@@ -84,37 +75,37 @@ async def test_log_append_time_arrives_as_consumers_of_the_source_see_it(shapes:
 
 
 async def test_a_compacted_topic_arrives_without_its_gaps(shapes: Shapes) -> None:
-    survivors = await read(shapes.us, "shape-compacted")
+    survivors = await read_all(shapes.us.bootstrap, "shape-compacted")
     assert survivors[-1].offset - survivors[0].offset >= len(survivors) + 300, "the source has gaps"
 
     async def holds_what_is_left() -> bool:
         """The source's cleaner goes on: what is left there is a part of what was copied, in the same order."""
-        copied = await read(shapes.eu, f"{ALIAS}.shape-compacted")
+        copied = await read_all(shapes.eu.bootstrap, f"{ALIAS}.shape-compacted")
         following = iter([(record.key, record.timestamp, record.value, record.headers) for record in copied])
-        left = await read(shapes.us, "shape-compacted")
+        left = await read_all(shapes.us.bootstrap, "shape-compacted")
         return all((one.key, one.timestamp, one.value, one.headers) in following for one in left)
 
     await until(holds_what_is_left, "shape-compacted is mirrored")
-    copied = await read(shapes.eu, f"{ALIAS}.shape-compacted")
+    copied = await read_all(shapes.eu.bootstrap, f"{ALIAS}.shape-compacted")
     assert [record.offset for record in copied] == list(range(len(copied)))
 
 
 async def test_aborted_transactions_and_markers_stay_behind(shapes: Shapes) -> None:
-    await shapes.assert_equal("shape-txn", len(await read(shapes.us, "shape-txn")))
-    values = [record.value for record in await read(shapes.eu, f"{ALIAS}.shape-txn")]
+    await shapes.assert_equal("shape-txn", len(await read_all(shapes.us.bootstrap, "shape-txn")))
+    values = [record.value for record in await read_all(shapes.eu.bootstrap, f"{ALIAS}.shape-txn")]
     assert b"one 1" not in values
     assert b"two 1" in values
     assert b"two 2" not in values
 
 
 async def test_a_start_inside_a_batch_copies_exactly_what_follows(shapes: Shapes) -> None:
-    wanted = (await read(shapes.us, "shape-inside"))[123:]
+    wanted = (await read_all(shapes.us.bootstrap, "shape-inside"))[123:]
 
     async def is_there() -> bool:
-        return len(await read(shapes.eu, f"{ALIAS}.shape-inside")) >= len(wanted)
+        return len(await read_all(shapes.eu.bootstrap, f"{ALIAS}.shape-inside")) >= len(wanted)
 
     await until(is_there, "the rest is mirrored")
-    copied = await read(shapes.eu, f"{ALIAS}.shape-inside")
+    copied = await read_all(shapes.eu.bootstrap, f"{ALIAS}.shape-inside")
     assert [(r.key, r.value, r.headers, r.timestamp) for r in copied] == [
         (r.key, r.value, r.headers, r.timestamp) for r in wanted
     ]
@@ -131,22 +122,19 @@ async def test_new_topics_and_partitions_are_found_while_running(shapes: Shapes)
 
 
 async def _has_partitions(cluster: KafkaCluster, topic: str, count: int) -> bool:
-    return await partition_count(cluster, topic) == count
+    return await partition_count(cluster.bootstrap, topic) == count
 
 
 def _grow(bootstrap: str, topic: str, count: int) -> None:
-    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
-    try:
+    with stock_admin(bootstrap) as admin:
         admin.create_partitions({topic: NewPartitions(count)})
-    finally:
-        admin.close()
 
 
 async def test_internal_and_unselected_topics_stay_behind(shapes: Shapes) -> None:
     await shapes.caught_up("shape-none")
-    assert await partition_count(shapes.eu, f"{ALIAS}.shape-none") == 2
+    assert await partition_count(shapes.eu.bootstrap, f"{ALIAS}.shape-none") == 2
     for topic in (f"{ALIAS}.other", f"{ALIAS}.mm2-x.internal", f"{ALIAS}.mm2-offsets.{ALIAS}.internal"):
-        assert await partition_count(shapes.eu, topic) == 0
+        assert await partition_count(shapes.eu.bootstrap, topic) == 0
 
 
 async def test_records_written_across_many_epochs_arrive_once(shapes: Shapes) -> None:
@@ -165,7 +153,7 @@ async def test_stored_offsets_are_javas_next_to_last(shapes: Shapes) -> None:
 
     async def stored() -> bool:
         offsets = status_and_offset_topics.SourceOffsets()
-        for record in await read(shapes.eu, f"mm2-offsets.{ALIAS}.internal"):
+        for record in await read_all(shapes.eu.bootstrap, f"mm2-offsets.{ALIAS}.internal"):
             status_and_offset_topics.apply(offsets, record.key, record.value)
         return all(offsets.mirrored_offset(CONNECTOR, ALIAS, "shape-zstd", index) == 499 for index in (0, 1))
 
@@ -188,7 +176,7 @@ async def judged(shapes: Shapes, topic: str) -> Verdict:
 
 async def test_the_map_tells_where_each_record_went(shapes: Shapes) -> None:
     assert (await judged(shapes, "shape-zstd")).same == 500
-    committed = len(await read(shapes.us, "shape-map"))
+    committed = len(await read_all(shapes.us.bootstrap, "shape-map"))
     reported = await judged(shapes, "shape-map")
     assert (reported.same, reported.reversed) == (committed, committed)
     # Either side loses what retention takes.
@@ -214,9 +202,8 @@ async def test_the_map_of_a_compacted_topic_tells_of_what_is_left_on_either_side
 
 async def rebuilt(shapes: Shapes, topic: str) -> tuple[RunList, RunList]:
     """What both logs tell of a map, and the map that was written down."""
-    source, target = (Cluster(shapes.settings(one, "judge"), one.name) for one in (shapes.us, shapes.eu))
     partition = TopicPartition(topic, 0)
-    try:
+    async with cluster_at(shapes.us.bootstrap) as source, cluster_at(shapes.eu.bootstrap) as target:
         maps = MapReader(target, MAP_TOPIC, partitions=[partition])
         await maps.follow()
         pair, position = maps.current(partition), maps.position(partition)
@@ -232,9 +219,6 @@ async def rebuilt(shapes: Shapes, topic: str) -> tuple[RunList, RunList]:
         }
         await lay_side_by_side(feeds, found)
         return RunList(run for upstream, value in found.chunks(pair) for run in decode_chunk(upstream, value)), known
-    finally:
-        await source.close()
-        await target.close()
 
 
 @pytest.mark.parametrize("topic", ["shape-zstd", "shape-map", "shape-append", "shape-compacted"])
@@ -243,8 +227,8 @@ async def test_a_map_that_is_rebuilt_is_the_one_that_was_written_down(shapes: Sh
     found, known = await rebuilt(shapes, topic)
     assert found.first is not None
     assert known.last == found.last
-    copied = await read(shapes.eu, f"{ALIAS}.{topic}")
-    left = {record.offset for record in await read(shapes.us, topic) if record.partition == 0}
+    copied = await read_all(shapes.eu.bootstrap, f"{ALIAS}.{topic}")
+    left = {record.offset for record in await read_all(shapes.us.bootstrap, topic) if record.partition == 0}
     reported = possible = 0
     for offset in (record.offset for record in copied if record.partition == 0):
         was = known.reverse(offset)

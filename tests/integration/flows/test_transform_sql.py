@@ -14,8 +14,9 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
 
 from tests.kit.brokers import KafkaCluster
-from tests.kit.copies import read, until
+from tests.kit.copies import read_all, send
 from tests.kit.masking import masking
+from tests.kit.members import until
 from tests.kit.mirror import SMALL, Mirror, one_flow
 from tests.kit.processes import slices, wait_until
 from tests.kit.shared_mirror import MASKED as ALIAS
@@ -32,7 +33,6 @@ BEGAN_MS = int(time.time() * 1000)
 
 
 def number(index: int) -> bytes | None:
-    """The value of a record."""
     if index % 10 == 3:
         return b"drop me"
     if index % 50 == 7:
@@ -52,9 +52,7 @@ def headers(index: int) -> list[tuple[str, bytes]]:
 
 
 async def write(cluster: KafkaCluster, topic: str, first: int, count: int) -> None:
-    client = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap, linger_ms=5)
-    await client.start()
-    try:
+    async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap, linger_ms=5) as client:
         sent = [
             await client.send(
                 topic, number(index), key=b"%d" % index, partition=index % 2, timestamp_ms=BEGAN_MS + index,
@@ -63,8 +61,6 @@ async def write(cluster: KafkaCluster, topic: str, first: int, count: int) -> No
             for index in range(first, first + count)
         ]  # fmt: skip
         await asyncio.gather(*sent)
-    finally:
-        await client.stop()
 
 
 def properties(us: KafkaCluster, eu: KafkaCluster, alias: str) -> dict[str, str]:
@@ -87,13 +83,7 @@ def fill(us: KafkaCluster, alias: str) -> None:
         await make_topics(us.bootstrap, {f"{alias}-orders": 2, f"{alias}-orders.test": 2, f"{alias}-numbers": 1})
         await write(us, f"{alias}-orders", 0, RECORDS // 2)
         await write(us, f"{alias}-orders.test", 0, 20)
-        client = AIOKafkaProducer(bootstrap_servers=us.bootstrap)
-        await client.start()
-        try:
-            for value in (b"1", b"2", b"three", b"4"):
-                await client.send_and_wait(f"{alias}-numbers", value)
-        finally:
-            await client.stop()
+        await send(us.bootstrap, f"{alias}-numbers", (b"1", b"2", b"three", b"4"))
 
     asyncio.run(write_all())
 
@@ -160,7 +150,7 @@ async def masked_each(
 ) -> None:
     async def some() -> bool:
         assert mirror.is_running, mirror.log_lines()[-20:]
-        return len(await read(eu, f"{alias}.{alias}-orders")) > RECORDS // 4
+        return len(await read_all(eu.bootstrap, f"{alias}.{alias}-orders")) > RECORDS // 4
 
     await until(some, "some are copied")
     writing = asyncio.create_task(write(us, f"{alias}-orders", RECORDS // 2, RECORDS // 2))
@@ -178,13 +168,13 @@ async def masked_each(
     await there_each(eu, mirror, f"{alias}.{alias}-orders", usual, ["secret"], partial(doubled, alias))
     other = f"{alias}-other"
     await there_each(eu, mirror, f"{other}.{alias}-orders.fifth", fifth, [], partial(doubled, other))
-    assert not await read(eu, f"{alias}.{alias}-orders.test")
+    assert not await read_all(eu.bootstrap, f"{alias}.{alias}-orders.test")
 
     async def stopped() -> bool:
         return any(f"{alias}-numbers-0: the record at offset 2 cannot be" in line for line in mirror.log_lines())
 
     await until(stopped, "the partition of a number that is none is quarantined")
-    assert {record.value for record in await read(eu, f"{alias}.{alias}-figures")} == {b"2", b"3"}
+    assert {record.value for record in await read_all(eu.bootstrap, f"{alias}.{alias}-figures")} == {b"2", b"3"}
 
 
 async def there_each(
@@ -194,10 +184,10 @@ async def there_each(
 
     async def all_there() -> bool:
         assert mirror.is_running, mirror.log_lines()[-20:]
-        return len({record.key for record in await read(eu, topic)}) >= len(wanted)
+        return len({record.key for record in await read_all(eu.bootstrap, topic)}) >= len(wanted)
 
     await until(all_there, f"all are copied to {topic}")
-    found = await read(eu, topic)
+    found = await read_all(eu.bootstrap, topic)
     for partition in (0, 1):
         all_here = [record for record in found if record.partition == partition]
         first_of: dict[bytes, Any] = {}
@@ -221,9 +211,7 @@ async def test_what_cannot_be_computed_is_left_out_and_a_group_that_still_copies
     """From a MirrorMaker 1 that was not stopped, with ``errors.tolerance = all``."""
     alias, topic, group = "wary", "wary-numbers", "wary-mirror-maker-1"
     await make_topics(us.bootstrap, {topic: 1})
-    async with AIOKafkaProducer(bootstrap_servers=us.bootstrap) as producer:
-        for index in range(40):
-            await producer.send_and_wait(topic, b"none" if index % 10 == 3 else b"%d" % index)
+    await send(us.bootstrap, topic, (b"none" if index % 10 == 3 else b"%d" % index for index in range(40)))
     settings = {
         **one_flow(us.bootstrap, eu.bootstrap, topic, alias, tasks=1),
         f"{alias}->eu.initial.offsets.group": group,
@@ -239,7 +227,7 @@ async def test_what_cannot_be_computed_is_left_out_and_a_group_that_still_copies
 
             async def all_there() -> bool:
                 assert mirror.is_running, mirror.log_lines()[-20:]
-                return [record.value for record in await read(eu, f"{alias}.{topic}")] == wanted
+                return [record.value for record in await read_all(eu.bootstrap, f"{alias}.{topic}")] == wanted
 
             await until(all_there, "what can be computed behind the group's offset is copied")
             mirror.await_line(0, [f"group {group} of initial.offsets.group has 1 members"], 60)

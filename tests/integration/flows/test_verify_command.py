@@ -12,8 +12,9 @@ from aiokafka import AIOKafkaProducer
 
 from connectors.verification.report import DifferenceKind, RangeReason
 from connectors.verification.report_forms import digest, read_report
-from tests.kit.copies import read, until, write
+from tests.kit.copies import read_all, write
 from tests.kit.direct import Broker
+from tests.kit.members import until
 from tests.kit.shared_mirror import SHAPES as ALIAS
 from tests.kit.shared_mirror import TARGET, SharedMirror
 from tests.kit.topics import make_topics
@@ -30,7 +31,7 @@ async def test_planted_records_are_named_among_every_shape(shared: SharedMirror,
     await write(shared.us, TOPIC, FIRST, partitions=1)
     await until_copied(shared, FIRST)
     async with AIOKafkaProducer(bootstrap_servers=shared.eu.bootstrap) as producer:
-        again = (await read(shared.eu, REMOTE))[-1]
+        again = (await read_all(shared.eu.bootstrap, REMOTE))[-1]
         for key, value in ((again.key, again.value), (b"not of", b"this flow")):
             await producer.send_and_wait(
                 REMOTE, value, key=key, timestamp_ms=again.timestamp, headers=list(again.headers)
@@ -61,7 +62,7 @@ async def test_planted_records_are_named_among_every_shape(shared: SharedMirror,
 async def until_copied(shared: SharedMirror, count: int) -> None:
     async def is_there() -> bool:
         assert shared.mirror.is_running, shared.mirror.log_lines()
-        return len(await read(shared.eu, REMOTE)) >= count
+        return len(await read_all(shared.eu.bootstrap, REMOTE)) >= count
 
     await until(is_there, f"{TOPIC} is mirrored")
 

@@ -28,7 +28,6 @@ class Case:
         return "".join(f"{line}\n" for line in self.lines).encode()
 
     def props(self, file: str) -> dict[str, str]:
-        """The connector's config; records that fail are left out."""
         props = {
             "name": self.name,
             "connector.class": "FileStreamSource",

@@ -1,8 +1,4 @@
-"""``python -m tests.interop.plugins.record``: lets Java's worker write every case, and keeps what it wrote and says.
-
-Done by hand when cases are added, for it takes minutes; the records are in ``recorded.json``, what it says of settings
-in ``definitions.json``.
-"""
+"""``python -m tests.interop.plugins.record``: records what Java's worker writes of every case, by hand, in minutes."""
 
 from __future__ import annotations
 
@@ -12,18 +8,16 @@ import time
 from pathlib import Path
 from typing import Final
 
-from connect.core.model import NewTopic
 from connect.embedded.brokers import QUICK_JVM, KafkaCluster
-from connect.kafka.cluster import Cluster
 from connect.kafka.log.compacted_topic import LogRecord, read_to_end
-from connect.kafka.log.topic_admin import Admin
-from connect.kafka.security.connection_settings import connection_settings
 from connect.plugins.builtin import CONVERTERS, HEADER_CONVERTERS, PREDICATES, TRANSFORMATIONS
 from tests.interop.plugins.cases import CASES, Case
 from tests.interop.plugins.outcome import Outcomes, Written, save, save_definitions
+from tests.kit.clients import cluster_at
 from tests.kit.java_connect import JavaWorker
 from tests.kit.processes import wait_until
 from tests.kit.rest_client import RestClient
+from tests.kit.topics import make_topics
 from tests.kit.workers import worker_properties
 
 _PATIENCE_S: Final = 300.0
@@ -35,7 +29,7 @@ _NEUTRAL: Final = ("-Duser.timezone=UTC", "-Duser.language=en", "-Duser.country=
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="heliograph-judge-") as name, KafkaCluster.start("judge") as cluster:
         folder = Path(name)
-        asyncio.run(_make_topics(cluster.bootstrap))
+        asyncio.run(make_topics(cluster.bootstrap, {case.name: 1 for case in CASES}))
         properties = worker_properties(cluster.bootstrap, "plugins")
         options = (*QUICK_JVM, *_NEUTRAL)
         with JavaWorker(properties, folder / "java.log", heap="1g", jvm_options=options) as worker:
@@ -54,7 +48,6 @@ def _begin(rest: RestClient, case: Case, folder: Path) -> None:
 
 
 def _definitions(rest: RestClient) -> dict[str, list[dict[str, object]]]:
-    """The settings of every plugin that we have too."""
     names = sorted({each.name for each in (*CONVERTERS, *HEADER_CONVERTERS, *TRANSFORMATIONS, *PREDICATES)})
     return {name: rest.ask("GET", f"/connector-plugins/{name}/config") for name in names}
 
@@ -67,7 +60,7 @@ def _settled(rest: RestClient, bootstrap: str) -> Outcomes:
         assert "FAILED" not in states, rest.statuses()
         return states == ["RUNNING"] * len(CASES)
 
-    wait_until(all_run, _PATIENCE_S, "all tasks run", 0.5)
+    wait_until(all_run, _PATIENCE_S, "all tasks run")
     outcomes: Outcomes = {}
     while (found := asyncio.run(_read(bootstrap))) != outcomes:
         outcomes = found
@@ -75,23 +68,13 @@ def _settled(rest: RestClient, bootstrap: str) -> Outcomes:
     return outcomes
 
 
-async def _make_topics(bootstrap: str) -> None:
-    settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="judge", where="judge")
-    admin = Admin(settings)
-    outcomes = await admin.create_topics([NewTopic(case.name, 1, 1) for case in CASES])
-    assert not any(outcomes.values()), outcomes
-    await admin.close()
-
-
 async def _read(bootstrap: str) -> dict[str, list[Written]]:
-    settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="judge", where="judge")
-    cluster = Cluster(settings, "judge")
     outcomes: dict[str, list[Written]] = {}
-    for case in CASES:
-        records: list[LogRecord] = []
-        await read_to_end(cluster, case.name, records.append)
-        outcomes[case.name] = [Written.of(each.key, each.value, each.headers) for each in records]
-    await cluster.close()
+    async with cluster_at(bootstrap) as cluster:
+        for case in CASES:
+            records: list[LogRecord] = []
+            await read_to_end(cluster, case.name, records.append)
+            outcomes[case.name] = [Written.of(each.key, each.value, each.headers) for each in records]
     return outcomes
 
 

@@ -92,7 +92,6 @@ def _validation(body: Any) -> Any:
 
 
 def _values(body: Any) -> Any:
-    """Of a validation: the values alone."""
     return [entry["value"] for entry in body["configs"]]
 
 
@@ -102,12 +101,10 @@ def _root_only(body: Any) -> Any:
 
 
 def _sorted_list(body: Any) -> Any:
-    """Of a list of loggers: that it is one, and in order."""
     return {"is a list": isinstance(body, list), "is sorted": body == sorted(body), "is empty": not body}
 
 
 def _shape(body: Any) -> Any:
-    """Names and types of the fields."""
     if isinstance(body, dict):
         return {key: _shape(value) for key, value in body.items()}
     if isinstance(body, list):

@@ -23,10 +23,7 @@ COPIED: Final[Mapping[str, str]] = {f"{part}.converter": _BYTES for part in ("ke
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """A condition that comes by itself: a GET of ``path`` that is answered so.
-
-    ``body`` is a part: objects may have more fields, lists have as many elements.
-    """
+    """A condition: a GET of ``path`` is answered so; of ``body`` objects may have more fields."""
 
     path: str
     status: int = 200
@@ -35,13 +32,7 @@ class Until:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request, under a name that is its own within the session.
-
-    ``path``, header values and ``body`` may hold the names of :func:`~tests.interop.rest.stage.stage`. ``path`` goes
-    out as it stands. ``body``: bytes as they are, anything else as JSON. ``content_type`` is sent where there is a
-    body. ``signed`` adds the two headers of an internal request (KIP-507), made with the group's session key.
-    ``view`` says how much of the answer is looked at (:mod:`tests.interop.rest.answers`).
-    """
+    """A request as it goes out, with names of ``stage``; ``signed`` by KIP-507; ``view``: how much is compared."""
 
     name: str
     method: str
@@ -56,10 +47,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Requests in their order to a worker that was started new, with these changes of its file.
-
-    ``dedicated``: to a MirrorMaker of one flow, from ``$SOURCE`` to ``$TARGET``, with its internal REST.
-    """
+    """Requests in order to a new worker with these changes, or to a ``dedicated`` one, ``$SOURCE`` to ``$TARGET``."""
 
     name: str
     asks: Sequence[Ask]
@@ -99,7 +87,6 @@ def states(connector: str, state: str, *tasks: str) -> Until:
 
 
 def gone(connector: str) -> Until:
-    """Until a deleted connector's status has gone as well."""
     return Until(f"/connectors/{connector}/status", status=404)
 
 

@@ -60,7 +60,6 @@ def compare(
 
 
 def unused(java: Mapping[str, Answer], ours: Mapping[str, Answer], intended: Sequence[Intended]) -> list[Intended]:
-    """Those that cover no difference: they have been mended, or never were."""
     found = compare(java, ours)
     return [meant for meant in intended if not any(map(meant.covers, found))]
 

@@ -33,8 +33,7 @@ Exchanged = tuple[int, dict[str, str], str]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a session is played. ``names`` stand in requests and in kept answers for texts that differ by run, the
-    longest texts first; ``session_key`` gives the bytes of the key that the group's leader published."""
+    """Where a session is played; ``names`` stand for texts that differ by run, the longest texts first."""
 
     url: str
     names: Mapping[str, str]
@@ -46,8 +45,7 @@ class Place:
 
 
 def play(session: Session, place: Place, patience_s: float) -> Iterator[tuple[str, Answer]]:
-    """The answer to each request by its name. ``patience_s``: how long to wait for a condition before a request;
-    where it does not come, the answer has status 0."""
+    """The answer to each request by its name, of status 0 if a condition did not come in ``patience_s``."""
     for ask in session.asks:
         yield ask.name, _answer(ask, place, patience_s)
 
@@ -65,7 +63,6 @@ def _answer(ask: Ask, place: Place, patience_s: float) -> Answer:
 
 
 def put_question(ask: Ask, place: Place) -> Answer:
-    """The answer, once no rebalance is in the way."""
     deadline = time.monotonic() + _REBALANCE_DEADLINE_S
     while True:
         status, headers, text = exchange(ask, place)

@@ -1,8 +1,4 @@
-"""``python -m tests.interop.rest.record``: asks Java's worker everything and writes what it says, and what it stores.
-
-Done by hand when requests are added, for it takes minutes; the answers are in ``recorded.json``, the records of the
-internal topics in ``tests/interop/recorded``.
-"""
+"""``python -m tests.interop.rest.record``: records what Java's worker answers and stores, by hand, in minutes."""
 
 from __future__ import annotations
 
@@ -14,7 +10,6 @@ from pathlib import Path
 
 from connect.embedded.brokers import KafkaCluster
 from tests.interop import stored
-from tests.interop.flow import read_all
 from tests.interop.rest import recording
 from tests.interop.rest.answers import Answer
 from tests.interop.rest.asks import Session
@@ -22,6 +17,7 @@ from tests.interop.rest.play import play
 from tests.interop.rest.requests import SESSIONS
 from tests.interop.rest.stage import stage
 from tests.interop.rest.started import start_java
+from tests.kit.copies import read_all
 
 _PATIENCE_S = 60.0
 

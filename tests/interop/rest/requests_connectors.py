@@ -224,8 +224,7 @@ STATES: Final = (
 
 
 def _odd(name: str, path: str, *, readable: bool = True) -> tuple[Ask, ...]:
-    """A name that a path spells in another way; stopped, for it is only about the name. Java makes connectors that its
-    web server then lets nobody read: not ``readable``."""
+    """A name that a path spells another way; some Java makes and lets nobody read: not ``readable``."""
     return (
         _create(f"named {name!r}", {"name": name, "config": file_source(None), "initial_state": "STOPPED"}),
         get(f"named {name!r}, info", f"/connectors/{path}"),

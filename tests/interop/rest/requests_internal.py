@@ -2,49 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from tests.interop.rest.asks import Ask, Until, delete, file_source, get, post, put, states
+from tests.interop.rest.asks import NOTHING, Ask, Until, delete, file_source, get, post, put, states
 
-_WRONG: Final = {"X-Connect-Authorization": "d3Jvbmc=", "X-Connect-Request-Signature-Algorithm": "HmacSHA256"}
+_SIGNATURE: Final = "X-Connect-Authorization"
+_ALGORITHM: Final = "X-Connect-Request-Signature-Algorithm"
+_WRONG: Final = {_SIGNATURE: "d3Jvbmc=", _ALGORITHM: "HmacSHA256"}
+
+
+def _tasks(name: str, body: Any = NOTHING, **more: Any) -> Ask:
+    return post(f"task configs, {name}", "/connectors/fenced/tasks", body, **more)
+
 
 INTERNAL: Final = (
     post("create fenced", "/connectors", {"name": "fenced", "config": file_source(None)}),
-    post("task configs, unsigned", "/connectors/fenced/tasks", [], before=states("fenced", "RUNNING", "RUNNING")),
+    _tasks("unsigned", [], before=states("fenced", "RUNNING", "RUNNING")),
     post("task configs, unsigned, missing", "/connectors/x/tasks", []),
-    post("task configs, wrongly signed", "/connectors/fenced/tasks", [], headers=_WRONG),
+    _tasks("wrongly signed", [], headers=_WRONG),
     post("task configs, wrongly signed, missing", "/connectors/x/tasks", [], headers=_WRONG),
-    post("task configs, no algorithm", "/connectors/fenced/tasks", [], headers={"X-Connect-Authorization": "d3Jvbmc="}),
-    post(
-        "task configs, no signature",
-        "/connectors/fenced/tasks",
-        [],
-        headers={"X-Connect-Request-Signature-Algorithm": "HmacSHA256"},
-    ),
-    post(
-        "task configs, algorithm not allowed",
-        "/connectors/fenced/tasks",
-        [],
-        headers={**_WRONG, "X-Connect-Request-Signature-Algorithm": "HmacMD5"},
-    ),
-    post(
-        "task configs, algorithm nobody knows",
-        "/connectors/fenced/tasks",
-        [],
-        headers={**_WRONG, "X-Connect-Request-Signature-Algorithm": "Rot13"},
-    ),
-    post(
-        "task configs, not base64", "/connectors/fenced/tasks", [], headers={**_WRONG, "X-Connect-Authorization": "%%%"}
-    ),
-    post("task configs, broken JSON, unsigned", "/connectors/fenced/tasks", b"["),
-    post("task configs, an object, unsigned", "/connectors/fenced/tasks", {}),
-    post("task configs, of objects, unsigned", "/connectors/fenced/tasks", [{"a": {}}]),
-    post("task configs, null, unsigned", "/connectors/fenced/tasks", None),
-    post("task configs, no body, unsigned", "/connectors/fenced/tasks"),
+    _tasks("no algorithm", [], headers={_SIGNATURE: "d3Jvbmc="}),
+    _tasks("no signature", [], headers={_ALGORITHM: "HmacSHA256"}),
+    _tasks("algorithm not allowed", [], headers={**_WRONG, _ALGORITHM: "HmacMD5"}),
+    _tasks("algorithm nobody knows", [], headers={**_WRONG, _ALGORITHM: "Rot13"}),
+    _tasks("not base64", [], headers={**_WRONG, _SIGNATURE: "%%%"}),
+    _tasks("broken JSON, unsigned", b"["),
+    _tasks("an object, unsigned", {}),
+    _tasks("of objects, unsigned", [{"a": {}}]),
+    _tasks("null, unsigned", None),
+    _tasks("no body, unsigned"),
     post("task configs, signed, missing", "/connectors/x/tasks", [], signed=True),
-    post(
-        "task configs, signed",
-        "/connectors/fenced/tasks",
+    _tasks(
+        "signed",
         # What the connector computes itself: others would be corrected by the worker that runs it, after a second.
         [file_source("fenced", task__class="org.apache.kafka.connect.file.FileStreamSourceTask")],
         signed=True,
@@ -60,14 +49,8 @@ INTERNAL: Final = (
     put("fence, signed, missing", "/connectors/x/fence", signed=True),
     put("fence, signed", "/connectors/fenced/fence", signed=True, before=states("fenced", "RUNNING", "RUNNING")),
     put("stop fenced", "/connectors/fenced/stop"),
-    post(
-        "task configs, signed, stopped",
-        "/connectors/fenced/tasks",
-        [{"a": "b"}],
-        signed=True,
-        before=states("fenced", "STOPPED"),
-    ),
-    post("task configs, signed, stopped, none", "/connectors/fenced/tasks", [], signed=True),
+    _tasks("signed, stopped", [{"a": "b"}], signed=True, before=states("fenced", "STOPPED")),
+    _tasks("signed, stopped, none", [], signed=True),
     delete("delete fenced", "/connectors/fenced"),
 )
 

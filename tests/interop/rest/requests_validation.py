@@ -64,14 +64,11 @@ _BODIES: Final = (
     _file("true as a value", tasks__max__enforce=True),
     _file("an object as a value", extra={"a": "b"}),
     _file("a list as a value", extra=["a"]),
-    put("validate, null as a value", _path("FileStreamSource"), {**file_source("x"), "file": None}, view="validation"),
-    put(
-        "validate, null for a number",
-        _path("FileStreamSource"),
-        {**file_source("x"), "tasks.max": None},
-        view="validation",
-    ),
+    _body("null as a value", {**file_source("x"), "file": None}),
+    _body("null for a number", {**file_source("x"), "tasks.max": None}),
 )
+
+_CREATED: Final = {"topic__creation__default__partitions": "1", "topic__creation__default__replication__factor": "1"}
 
 _FRAMEWORK: Final = (
     _file("no name", name=None),
@@ -120,152 +117,66 @@ _FRAMEWORK: Final = (
     _file("override", producer__override__acks="1"),
     _file("override nobody knows", producer__override__nothing="1"),
     _file("override of a wrong type", producer__override__linger__ms="bad"),
-    _file(
-        "topic creation", topic__creation__default__partitions="1", topic__creation__default__replication__factor="1"
-    ),
+    _file("topic creation", **_CREATED),
     _file("topic creation, factor missing", topic__creation__default__partitions="1"),
-    _file(
-        "topic creation, factor 0",
-        topic__creation__default__partitions="1",
-        topic__creation__default__replication__factor="0",
-    ),
+    _file("topic creation, factor 0", **{**_CREATED, "topic__creation__default__replication__factor": "0"}),
     _file(
         "topic creation, partitions -2",
         topic__creation__default__partitions="-2",
         topic__creation__default__replication__factor="-1",
     ),
-    _file(
-        "topic creation, a group",
-        topic__creation__groups="a",
-        topic__creation__a__include="x.*",
-        topic__creation__default__partitions="1",
-        topic__creation__default__replication__factor="1",
-    ),
-    _file(
-        "topic creation, a group without include",
-        topic__creation__groups="a",
-        topic__creation__default__partitions="1",
-        topic__creation__default__replication__factor="1",
-    ),
-    _file(
-        "topic creation, a group twice",
-        topic__creation__groups="a,a",
-        topic__creation__default__partitions="1",
-        topic__creation__default__replication__factor="1",
-    ),
-    _file(
-        "topic creation, group default",
-        topic__creation__groups="default",
-        topic__creation__default__partitions="1",
-        topic__creation__default__replication__factor="1",
-    ),
-    _file(
-        "topic creation, a broken pattern",
-        topic__creation__groups="a",
-        topic__creation__a__include="[",
-        topic__creation__default__partitions="1",
-        topic__creation__default__replication__factor="1",
-    ),
+    _file("topic creation, a group", topic__creation__groups="a", topic__creation__a__include="x.*", **_CREATED),
+    _file("topic creation, a group without include", topic__creation__groups="a", **_CREATED),
+    _file("topic creation, a group twice", topic__creation__groups="a,a", **_CREATED),
+    _file("topic creation, group default", topic__creation__groups="default", **_CREATED),
+    _file("topic creation, a broken pattern", topic__creation__groups="a", topic__creation__a__include="[", **_CREATED),
 )
 
 _ROUTER: Final = "org.apache.kafka.connect.transforms.RegexRouter"
 _MATCHES: Final = "org.apache.kafka.connect.transforms.predicates.TopicNameMatches"
 
+_FILTER: Final = {"transforms": "f", "transforms__f__type": "org.apache.kafka.connect.transforms.Filter"}
+_CAST: Final = {"transforms": "k", "transforms__k__type": "org.apache.kafka.connect.transforms.Cast$Value"}
+_PREDICATE: Final = {"predicates": "p", "predicates__p__type": _MATCHES}
+
+
+def _routed(transforms: str = "r", kind: str = _ROUTER, regex: str = "a") -> dict[str, str]:
+    return {
+        "transforms": transforms,
+        "transforms__r__type": kind,
+        "transforms__r__regex": regex,
+        "transforms__r__replacement": "b",
+    }
+
+
 _TRANSFORMS: Final = (
-    _file(
-        "a transform",
-        transforms="r",
-        transforms__r__type=_ROUTER,
-        transforms__r__regex="a",
-        transforms__r__replacement="b",
-    ),
-    put(
-        "validate, a transform, whole",
-        _path("FileStreamSource"),
-        file_source(
-            "x", transforms="r", transforms__r__type=_ROUTER, transforms__r__regex="a", transforms__r__replacement="b"
-        ),
-    ),
-    _file(
-        "a transform by alias",
-        transforms="r",
-        transforms__r__type="RegexRouter",
-        transforms__r__regex="a",
-        transforms__r__replacement="b",
-    ),
+    _file("a transform", **_routed()),
+    put("validate, a transform, whole", _path("FileStreamSource"), file_source("x", **_routed())),
+    _file("a transform by alias", **_routed(kind="RegexRouter")),
     _file("a transform of no type", transforms="r"),
     _file("a transform nobody has", transforms="r", transforms__r__type="NoSuchTransform"),
     _file("a transform that is none", transforms="r", transforms__r__type="StringConverter"),
     _file("a transform without its settings", transforms="r", transforms__r__type=_ROUTER),
-    _file(
-        "a transform with a broken pattern",
-        transforms="r",
-        transforms__r__type=_ROUTER,
-        transforms__r__regex="[",
-        transforms__r__replacement="b",
-    ),
-    _file(
-        "a transform twice",
-        transforms="r,r",
-        transforms__r__type=_ROUTER,
-        transforms__r__regex="a",
-        transforms__r__replacement="b",
-    ),
-    _file(
-        "an empty transform",
-        transforms="r,,s",
-        transforms__r__type=_ROUTER,
-        transforms__r__regex="a",
-        transforms__r__replacement="b",
-    ),
+    _file("a transform with a broken pattern", **_routed(regex="[")),
+    _file("a transform twice", **_routed("r,r")),
+    _file("an empty transform", **_routed("r,,s")),
     _file("transforms empty", transforms=""),
-    _file(
-        "a transform's version",
-        transforms="r",
-        transforms__r__type=_ROUTER,
-        transforms__r__regex="a",
-        transforms__r__replacement="b",
-        transforms__r__plugin__version="1.0",
-    ),
-    _file(
-        "a transform, both",
-        transforms="k",
-        transforms__k__type="org.apache.kafka.connect.transforms.Cast$Value",
-        transforms__k__spec="int8",
-    ),
-    _file(
-        "a transform, a wrong cast",
-        transforms="k",
-        transforms__k__type="org.apache.kafka.connect.transforms.Cast$Value",
-        transforms__k__spec="int7",
-    ),
-    _file("a predicate nobody uses", predicates="p", predicates__p__type=_MATCHES, predicates__p__pattern="a.*"),
+    _file("a transform's version", **_routed(), transforms__r__plugin__version="1.0"),
+    _file("a transform, both", **_CAST, transforms__k__spec="int8"),
+    _file("a transform, a wrong cast", **_CAST, transforms__k__spec="int7"),
+    _file("a predicate nobody uses", **_PREDICATE, predicates__p__pattern="a.*"),
     _file(
         "a predicate",
-        predicates="p",
-        predicates__p__type=_MATCHES,
+        **_PREDICATE,
         predicates__p__pattern="a.*",
-        transforms="f",
-        transforms__f__type="org.apache.kafka.connect.transforms.Filter",
+        **_FILTER,
         transforms__f__predicate="p",
         transforms__f__negate="true",
     ),
-    _file(
-        "a predicate nobody defined",
-        transforms="f",
-        transforms__f__type="org.apache.kafka.connect.transforms.Filter",
-        transforms__f__predicate="p",
-    ),
+    _file("a predicate nobody defined", **_FILTER, transforms__f__predicate="p"),
     _file("a predicate of no type", predicates="p"),
-    _file(
-        "a predicate with a broken pattern", predicates="p", predicates__p__type=_MATCHES, predicates__p__pattern="["
-    ),
-    _file(
-        "negate alone",
-        transforms="f",
-        transforms__f__type="org.apache.kafka.connect.transforms.Filter",
-        transforms__f__negate="true",
-    ),
+    _file("a predicate with a broken pattern", **_PREDICATE, predicates__p__pattern="["),
+    _file("negate alone", **_FILTER, transforms__f__negate="true"),
 )
 
 _MIRRORS: Final = (

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from connect.embedded import cluster_config
-from tests.interop.flow import Flow, create_topic
+from tests.interop.flow import Flow
 from tests.interop.rest.asks import Session
 from tests.interop.rest.play import Place
 from tests.interop.session_key import read_session_key
+from tests.kit.topics import make_topics
 from tests.kit.workers import worker_properties
 
 LINES: Final = "one\ntwo\nthree\n"
@@ -31,10 +32,7 @@ class Stage:
 
 
 def stage(session: Session, bootstrap: str, folder: Path) -> Stage:
-    """Under names of its own in a cluster. In requests and kept answers ``$FOLDER`` is a folder with ``lines.txt``
-    (:data:`LINES`), ``$TOPIC`` where its lines go, ``$WORKER`` the worker's address, ``$BOOTSTRAP`` the cluster's,
-    ``$GROUP`` the group; and ``$SOURCE`` and ``$TARGET`` are the aliases of a dedicated worker's flow. Not for a
-    running loop."""
+    """Names of its own in a cluster, and what ``$FOLDER``, ``$TOPIC`` ... stand for; not for a running loop."""
     (folder / "lines.txt").write_text(LINES)
     return _dedicated(session, bootstrap, folder) if session.dedicated else _worker(session, bootstrap, folder)
 
@@ -44,7 +42,7 @@ def _worker(session: Session, bootstrap: str, folder: Path) -> Stage:
     properties = worker_properties(bootstrap, group, session.changes)
     url = f"{properties['listeners']}/"
     topic = f"{group}-lines"
-    asyncio.run(create_topic(bootstrap, topic, 1))
+    asyncio.run(make_topics(bootstrap, {topic: 1}))
     topics = {
         "configs": (properties["config.storage.topic"], 1),
         "offsets": (properties["offset.storage.topic"], int(properties["offset.storage.partitions"])),

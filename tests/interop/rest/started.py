@@ -18,7 +18,6 @@ from tests.kit.processes import wait_until
 from tests.kit.workers import OurWorker
 
 _START_DEADLINE_S: Final = 240.0
-_POLL_S: Final = 0.1
 
 
 class Program(Protocol):
@@ -30,7 +29,6 @@ class Program(Protocol):
 
 @contextmanager
 def start_java(session: Session, scene: Stage, folder: Path) -> Iterator[Program]:
-    """Java's, once it serves."""
     log = folder / "java.log"
     if session.dedicated:
         with JavaMirrorMaker(scene.properties, log, heap="512m", jvm_options=QUICK_JVM) as maker:
@@ -44,7 +42,6 @@ def start_java(session: Session, scene: Stage, folder: Path) -> Iterator[Program
 
 @contextmanager
 def start_ours(session: Session, scene: Stage, folder: Path) -> Iterator[Program]:
-    """Ours, once it serves."""
     if session.dedicated:
         with Mirror(scene.properties, folder) as mirror:
             mirror.start()
@@ -68,4 +65,4 @@ def _await_dedicated(scene: Stage, program: Program) -> None:
             return False
         return status == 204
 
-    wait_until(ready, _START_DEADLINE_S, f"the MirrorMaker at {scene.place.url} serves", _POLL_S)
+    wait_until(ready, _START_DEADLINE_S, f"the MirrorMaker at {scene.place.url} serves")

@@ -1,9 +1,4 @@
-"""The verify run (``python -m tests.kit.verify``): damage planted in a mirror's copy, and whether it is found.
-
-A mirror copies topics of every codec, transactional and compacted ones, and stops. Then, round by round, the brokers
-stop, damage of each kind is written into the target's segments, what the round before damaged is put right, and
-``heliograph verify`` compares. Exits 0 if every damage was named, and nothing else was. The same seed plants the same.
-"""
+"""The verify run (``python -m tests.kit.verify``): damage planted in a mirror's copy, and whether it is found."""
 
 from __future__ import annotations
 
@@ -47,8 +42,6 @@ class Round:
 
 @dataclass
 class Report:
-    """All rounds of one run."""
-
     seed: int
     megabytes: float
     merged: bool

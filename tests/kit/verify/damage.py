@@ -38,8 +38,7 @@ _SEEN_IN_COMPACTED: Final = frozenset(Kind) - {Kind.DOUBLED, Kind.UNCOPIED}
 
 
 class Planted(NamedTuple):
-    """One damage. ``source_offset``: of a doubled record, the original's; ``target_offset`` is -1 for one uncopied. Of
-    two swapped records, the first's."""
+    """One damage; of a doubled record the original's offset, of two swapped ones the first's; -1: uncopied."""
 
     kind: Kind
     topic: str
@@ -53,9 +52,7 @@ class Planted(NamedTuple):
 
 @dataclass
 class Pair:
-    """One partition and its copy. ``offsets``: source offset by target offset; ``last``: target offsets of the last
-    record of each key; ``slots``: target offsets of records aborted by another producer; ``aborted``: source offsets of
-    aborted batches of one record."""
+    """A partition and its copy: source offsets by target ones, ``last`` of each key, foreign aborted ``slots``."""
 
     topic: Topic
     partition: int
@@ -110,8 +107,7 @@ class Planter:
         self.changed_source: dict[str, dict[int, bytes]] = {}
 
     def clean(self) -> None:
-        """Leave out half of the records of compacted topics that a later one of their key replaces, other ones at the
-        source than at the target."""
+        """Leave out half of what later keys replace, other records at the source than at the target."""
         for pair in self._pairs:
             if not pair.topic.compacted:
                 continue
@@ -157,8 +153,7 @@ class Planter:
         raise AssertionError(f"nothing to damage: {kind}")
 
     def _is_seen(self, pair: Pair, kind: Kind, found: Sequence[Record], at: int) -> bool:
-        """Whether a comparison by last records can see the damage: of a tombstone that is gone it cannot, because a
-        cleaner removes it too."""
+        """By last records a tombstone that is gone is no difference: a cleaner removes it too."""
         if kind is Kind.SWAPPED and (at + 1 >= len(found) or found[at + 1].offset not in pair.last):
             return False
         is_gone = kind in (Kind.MISSING, Kind.KEY) and found[at].value is None

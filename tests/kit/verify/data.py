@@ -63,8 +63,6 @@ TOPICS: Final = (
 
 @dataclass
 class Written:
-    """Committed records by source topic and partition."""
-
     counts: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def add(self, topic: str, partition: int, count: int) -> None:
@@ -107,7 +105,6 @@ async def make(bootstrap: str, topics: Sequence[Topic]) -> None:
 
 
 async def fill(bootstrap: str, topics: Sequence[Topic], content: Content, megabytes: float, written: Written) -> None:
-    """Write about so many megabytes of record values over all topics."""
     large = [topic for topic in topics if not topic.lone]
     share = max(int(megabytes * 1_000_000 / len(large) / PARTITIONS / _VALUE_BYTES), 20)
     for topic in topics:
@@ -169,12 +166,8 @@ async def put_slots(bootstrap: str, topics: Sequence[Topic], content: Content) -
 
 @asynccontextmanager
 async def producer(bootstrap: str, **options: Any) -> AsyncIterator[Any]:
-    client = AIOKafkaProducer(bootstrap_servers=bootstrap, request_timeout_ms=120_000, **options)
-    await client.start()
-    try:
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, request_timeout_ms=120_000, **options) as client:
         yield client
-    finally:
-        await client.stop()
 
 
 def properties(us: str, eu: str, topics: Sequence[Topic], more: Mapping[str, str]) -> dict[str, str]:

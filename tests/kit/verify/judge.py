@@ -14,8 +14,7 @@ _MOST: Final = {Kind.SWAPPED: 2}
 
 
 def judge(planted: Iterable[Planted], result: VerificationResult) -> list[str]:
-    """Return a sentence for each damage that was not found and each difference that was not planted; empty if the
-    report is right."""
+    """A sentence for each damage not found and each difference not planted; empty if the report is right."""
     reported = [one for part in result.partitions for one in part.differences]
     faults = [f"{part}: unread" for part in result.unread]
     faults += [] if result.is_complete else ["the run is not complete"]

@@ -46,8 +46,7 @@ def found_in(result: VerificationResult) -> list[tuple[object, ...]]:
 
 
 def killed(scene: Scene, chance: random.Random) -> list[str]:
-    """Kill runs with SIGKILL on their way; the last one ends with the report of a run that nothing disturbed. The first
-    is killed once it has stored a range: with little data each partition is one, so chance may store none."""
+    """SIGKILL on the way: first after a stored range, then by chance; the last report is as if undisturbed."""
     undisturbed = scene.verify(FULL)
     size = sum(part.bytes for part in undisturbed.partitions)
     # Slow enough that each killed run leaves some for the next.
@@ -105,8 +104,7 @@ def bounded(scene: Scene) -> list[str]:
 def run_watched(
     scene: Scene, *options: str, members: Callable[[int], Sequence[Member]] = tree
 ) -> tuple[VerificationResult, int, list[float]]:
-    """Return the result of a run, the most memory of one of its Python processes, in bytes, and the CPU seconds of
-    each, the most first. ``members``: returns those processes by the id of the command's."""
+    """A run's result, the most memory of one of its processes (``members``), and CPU seconds of each."""
     most, cpu_s = 0, dict[int, float]()
     with (
         tempfile.TemporaryFile() as printed,

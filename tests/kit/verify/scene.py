@@ -13,14 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Self
 
-from connect.kafka.cluster import Cluster
 from connect.kafka.log.offsets import LATEST, list_offsets
-from connect.kafka.security.connection_settings import connection_settings
 from connectors.config.mm2_properties import Flow, load
 from connectors.internal_topics import read_records, record_settings
 from connectors.verification.report import VerificationResult
 from connectors.verification.state import VERIFIED
 from tests.kit.brokers import KafkaCluster
+from tests.kit.clients import cluster_at
 from tests.kit.mirror import CALM, SMALL, Mirror
 from tests.kit.spark_cluster import ConnectServer, Spark, StandaloneSpark, bare_python
 from tests.kit.verify import damage, data
@@ -40,9 +39,7 @@ FULL: Final = "--full"
 
 
 class Scene:
-    """Use as a context manager. ``merged``: the mirror merges small batches. At the end of ``copy`` the mirror has
-    stopped; ``pairs`` are what it copied, read from the brokers' files. ``spark``: the keys of the Spark that
-    verifies; none for this machine's."""
+    """A stopped mirror's copy (``pairs``) to be verified, on a Spark with these keys; ``merged``: small batches."""
 
     def __init__(
         self, directory: Path, *, seed: int, megabytes: float, merged: bool = False, topics: Sequence[Topic] = TOPICS
@@ -91,7 +88,6 @@ class Scene:
             assert mirror.stop() == 0
 
     def fill(self, megabytes: float) -> None:
-        """Write so much to the source, over all topics."""
         asyncio.run(data.fill(self.us.bootstrap, self.topics, self._content, megabytes, self.written))
 
     def await_copied(self) -> None:
@@ -100,11 +96,8 @@ class Scene:
 
     async def _until_copied(self, more: int) -> None:
         """Until every target partition has as many offsets as committed records, and ``more`` of another producer."""
-        cluster = Cluster(
-            connection_settings({"bootstrap.servers": self.eu.bootstrap}, client_id="judge", where="the test")
-        )
         wanted = {(f"{SOURCE}.{topic}", at): count + more for (topic, at), count in self.written.counts.items()}
-        try:
+        async with cluster_at(self.eu.bootstrap) as cluster:
             async with asyncio.timeout(_COPIED_DEADLINE_S):
                 while True:
                     with contextlib.suppress(Exception):  # a topic that is not there yet
@@ -112,8 +105,6 @@ class Scene:
                         if all(ends[key] >= count for key, count in wanted.items()):
                             return
                     await asyncio.sleep(_POLL_S)
-        finally:
-            await cluster.close()
 
     def stop_brokers(self) -> None:
         for cluster in (self.us, self.eu):
@@ -143,18 +134,12 @@ class Scene:
         return planted
 
     def has_stored(self) -> bool:
-        """Whether a range is stored as compared."""
         return asyncio.run(self._has_stored())
 
     async def _has_stored(self) -> bool:
         settings = Flow(load(self.file), SOURCE, TARGET).settings()
-        cluster = Cluster(
-            connection_settings({"bootstrap.servers": self.eu.bootstrap}, client_id="judge", where="the test")
-        )
-        try:
+        async with cluster_at(self.eu.bootstrap) as cluster:
             stored = await read_records(cluster, record_settings(settings), VERIFIED)
-        finally:
-            await cluster.close()
         return any(one.result.verified_ms > 0 for one in stored.values())
 
     def command(self, *options: str) -> list[str]:

@@ -1,8 +1,4 @@
-"""The files of one partition of a stopped broker: read as a committed reader would, and written again with damage.
-
-Offsets, leader epochs and producers stay what they were, so the offset map and the stored positions stay valid. The
-broker rebuilds the indexes of a segment whose index file is missing, and checks every batch while it does.
-"""
+"""A stopped broker's segments, read as committed and damaged; offsets, epochs and producers stay what they were."""
 
 from __future__ import annotations
 

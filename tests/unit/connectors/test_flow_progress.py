@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connect.core.metrics import WINDOW_MS
 from connect.kafka import concurrency
 from connectors.control_link.protocol import PartitionProgress
 from connectors.flow_progress import (
@@ -107,9 +108,8 @@ async def test_the_quota_that_delays_a_slice_most_is_shown() -> None:
     mirror = MirrorHost({}, cast(Any, SimpleNamespace(engine=None)), cast(Any, None), lambda: True)
     with mirror.shown("mirror", 0, first := _task()), mirror.shown("mirror", 1, second := _task()):
         assert mirror.contact("mirror").target.throttled == 0
-        window_ms = first.meters._throttled_ms[0].window_ms
-        first.meters.answered(None, None, window_ms // 10, 0)
-        second.meters.answered(None, None, 0, window_ms * 2)
+        first.meters.answered(None, None, WINDOW_MS // 10, 0)
+        second.meters.answered(None, None, 0, WINDOW_MS * 2)
         contact = mirror.contact("mirror")
     assert contact.source.throttled == pytest.approx(0.1, rel=0.05)
     assert contact.target.throttled == 1, "two tasks of one broker are throttled at once"

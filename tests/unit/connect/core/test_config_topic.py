@@ -16,7 +16,7 @@ STARTED, PAUSED, STOPPED = TargetState.STARTED, TargetState.PAUSED, TargetState.
 KEY = SessionKey(b"\x00\x01\x02" * 10, "HmacSHA256", 1_700_000_000_000)
 
 
-def fold(log: config_topic.ConfigLog, *records: config_topic.Record) -> list[config_topic.Change]:
+def fold(log: config_topic.ConfigLog, *records: config_topic.Record) -> list[config_topic.ConfigChange]:
     return [change for key, value in records for change in log.apply(log.offset if log.offset >= 0 else 0, key, value)]
 
 
@@ -198,7 +198,7 @@ def test_configs_of_many_tasks_share_their_texts() -> None:
         (("connector-c", b'{"properties":{"a":null,"b":"1"}}'), [config_topic.ConnectorChanged("c")]),
     ],
 )
-def test_what_single_records_change(record: config_topic.Record, changes: list[config_topic.Change]) -> None:
+def test_what_single_records_change(record: config_topic.Record, changes: list[config_topic.ConfigChange]) -> None:
     log = config_topic.ConfigLog()
     assert fold(log, record) == changes
     assert log.session_key == (KEY if record[0] == "session-key" else None)

@@ -47,7 +47,7 @@ def a_worker(group: str, **tasks: State) -> Any:
         steady_ms=lambda: 61_000,
         herder=SimpleNamespace(info=WorkerInfo("4.3.1", "ours", None)),
         rebalances=Rebalances(),
-        group_meters=meters,
+        group=SimpleNamespace(meters=meters),
         restarts=SimpleNamespace(totals={"lines": 1, TaskId("lines", 0): 3}),
         audit=SimpleNamespace(topic=NewTopic("audit"), written=2, dropped=1),
         worker=SimpleNamespace(

@@ -482,4 +482,4 @@ async def test_two_copiers_of_one_target_partition_never_share_a_request() -> No
 def test_a_request_with_two_batches_for_a_partition_is_never_encoded() -> None:
     pair, batch = copier("t").plan, memoryview(source_batch(range(3)))
     with pytest.raises(AssertionError, match="two batches"):
-        encode_produce(1_000, {topic_key(pair, 12): [(pair, batch), (pair, batch)]})
+        encode_produce(1_000, {topic_key(pair, 12): [(pair.target.partition, batch)] * 2})

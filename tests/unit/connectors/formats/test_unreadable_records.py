@@ -150,7 +150,7 @@ def test_records_of_many_levels_are_passed_over(poison: bytes) -> None:
         status_and_offset_topics.apply(offsets, poison, b"{}"),
         status_and_offset_topics.apply(offsets, b'["c",{}]', poison),
         StatusLog().apply("status-connector-c", poison),
-        *(change.why for change in ConfigLog().apply(0, "connector-c", poison)),  # type: ignore[union-attr]
+        *(change.why for change in ConfigLog().apply(0, "connector-c", poison)),  # type: ignore[attr-defined]
     ]
     assert all(each is not None and len(each) < 400 for each in reported), reported
     with pytest.raises(UnreadableRecord):

@@ -23,12 +23,11 @@ from connectors.control_link.protocol import (
     SliceSettings,
 )
 from connectors.control_link.server import LinkServer, LinkSettings, ServedLink, SliceRefused, SliceSilent, Ticket
-from connectors.dataplane import slice as dataplane_slice
+from connectors.dataplane import slice_job
 from connectors.dataplane.resume import Resumed
 from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
 from connectors.source import slice_handle as slice_module
 from connectors.source.slice_handle import SliceDefect, SliceFenced, SliceHandle, SliceLost, TransformsRefused
-from connectors.spark import slice_job
 from connectors.spark.config import SparkSettings
 from connectors.spark.engine import ExecutorsIncompatible, Job, SliceCrashed, SparkEngine
 from tests.kit.logs import plan
@@ -179,7 +178,7 @@ async def test_what_spark_is_given_holds_no_secret_but_the_token(world: World) -
     await opened(world)
     (payload,) = world.engine.payloads
     assert set(payload) == {"host", "port", "certificate", "token", "slice", "epoch"}
-    jobs = [partial(slice_job.copy_slice, payload), partial(dataplane_slice.copy_slices, payload)]
+    jobs = [partial(slice_job.run, payload), partial(slice_job.run_in_arrow, payload)]
     for shipped in (json.dumps(payload).encode(), *map(cloudpickle.dumps, jobs)):
         assert world.tickets[0].token.encode() in shipped
         assert SECRET.encode() not in shipped

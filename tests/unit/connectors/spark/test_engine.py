@@ -40,14 +40,14 @@ async def test_a_child_that_ends_between_ready_and_the_first_job_is_lost_and_rep
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(children(tmp_path, "exit 3")))
     engine = SparkEngine(SparkSettings(None, {}))
-    ensure = SparkEngine._ensure
+    ensure = SparkEngine.ready
 
     async def ensured_and_then_gone(self: SparkEngine) -> None:
         await ensure(self)
         await asyncio.wait(self._readers)
 
     with monkeypatch.context() as late:
-        late.setattr(SparkEngine, "_ensure", ensured_and_then_gone)
+        late.setattr(SparkEngine, "ready", ensured_and_then_gone)
         with pytest.raises(EngineLost, match="ended just after its start"):
             await asyncio.wait_for(engine.start_job({}, ""), 60)
     children(tmp_path, "read -r job")  # ends with its first job

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from connectors.spark.engine import Scratch, remove_stale_folders
+from connectors.spark.sessions import _folder_of
 
 _KILLED = """
 import os, signal
@@ -53,3 +54,14 @@ def test_a_folder_that_was_never_held_stays(tmp_path: Path) -> None:
     (tmp_path / "heliograph-spark-link").symlink_to(tmp_path / "heliograph-spark-older")
     assert remove_stale_folders(later_s()) == 0
     assert (tmp_path / "heliograph-spark-older").is_dir()
+
+
+def test_properties_are_in_the_first_of_several_scratch_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{first},{second}")
+    with _folder_of("a=b\n") as folder:
+        assert folder.parent == first

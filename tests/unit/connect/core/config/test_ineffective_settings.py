@@ -23,7 +23,7 @@ PUT_TOGETHER = ("storage.replication.factor", "converter.plugin.version")
 #: Read of a producer or of MirrorMaker 1's consumer, and of no worker.
 OF_CLIENTS = {"metadata.max.age.ms"}
 #: Read beside its declaration.
-OF_ACCESS = {"rest.extension.classes"}
+OF_ACCESS = {"rest.extension.classes", "rest.insecure"}
 
 
 def read_keys() -> set[str]:

@@ -55,7 +55,7 @@ def test_task_configs_that_cannot_be_stored_fail_the_connector_or_the_request(co
         events.SetLogger("root", _SURROGATE),
     ],
 )
-def test_what_utf_8_cannot_hold_is_a_bad_request(operation: events.Operation) -> None:
+def test_what_utf_8_cannot_hold_is_a_bad_request(operation: events.HerderOperation) -> None:
     effects = leading_bench().ask(operation)
     assert none(effects, WriteConfig)
     assert isinstance(error_of(effects), BadRequest)

@@ -54,7 +54,7 @@ ALL = Allocation(("c",), TASKS)
         (events.PutTaskCount("c", 2, 0), "Only the leader may perform zombie fencing."),
     ],
 )
-def test_what_only_the_leader_can_do_names_it(operation: events.Operation, message: str) -> None:
+def test_what_only_the_leader_can_do_names_it(operation: events.HerderOperation, message: str) -> None:
     refusal = error_of(following().ask(operation))
     assert isinstance(refusal, herder_api.NotLeader)
     assert (str(refusal), refusal.url) == (message, OTHER_URL)
@@ -76,7 +76,7 @@ def test_what_only_the_leader_can_do_names_it(operation: events.Operation, messa
         (events.PutTaskCount("x", 2, 0), "Connector x not found"),
     ],
 )
-def test_what_is_not_there_is_not_found(operation: events.Operation, message: str) -> None:
+def test_what_is_not_there_is_not_found(operation: events.HerderOperation, message: str) -> None:
     refusal = error_of(leading().ask(operation))
     assert isinstance(refusal, herder_api.NotFound)
     assert str(refusal) == message

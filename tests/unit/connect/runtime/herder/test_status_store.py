@@ -66,7 +66,7 @@ async def store(monkeypatch: pytest.MonkeyPatch) -> StatusStore:
 
 
 def log_of(store: StatusStore) -> Log:
-    return cast(Any, store)._followed  # type: ignore[no-any-return]
+    return cast(Any, store).followed  # type: ignore[no-any-return]
 
 
 def running(generation: int, worker: str = "me:1") -> Status:

@@ -53,7 +53,7 @@ async def test_one_topic_is_read_to_its_end_before_an_answer() -> None:
     log.put(K0, None)
     assert await offsets.all() == []
     assert log.reads == 4
-    assert offsets.primary_topic == "offsets"
+    assert offsets.primary.topic == "offsets"
 
 
 @in_virtual_time

@@ -1,6 +1,7 @@
 """Exactly-once: what stands between begin and commit, and what does not."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -11,7 +12,7 @@ from connect.kafka.threads import PluginThread
 from connect.runtime.plugins.plugin_errors import SecretMask
 from connect.runtime.task.connector_offsets import ConnectorOffsets
 from connect.runtime.task.delivery_guarantees import ExactlyOnceDelivery
-from connect.runtime.task.record_delivery import OutgoingRecord, ProducerFenced, SendFailed, TaskCallbacks, TopicsInUse
+from connect.runtime.task.record_delivery import OutgoingRecord, ProducerFenced, SendFailed, TaskCallbacks
 from connect.runtime.task.source_config import Boundaries, ConnectorBoundaries, Ending, IntervalBoundaries
 from connect.runtime.task.task_control import ClaimChecks, Interrupted, TaskCounters
 from tests.kit.virtual_time import in_virtual_time
@@ -47,7 +48,7 @@ class Bench:
             self.producer,
             ConnectorOffsets("c", topic),
             TaskCallbacks(TASK, LagReports(self.log), SecretMask(), PluginThread("task")),
-            TopicsInUse(TASK, Heard(), tracked=True),
+            partial(Heard().topic_used, task=TASK),
             boundaries or Boundaries(),
             self.counters,
             ClaimChecks(

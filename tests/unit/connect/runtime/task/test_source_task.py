@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 import pytest
 
@@ -13,8 +14,8 @@ from connect.kafka.threads import PluginThread
 from connect.runtime.plugins.plugin_errors import SecretMask
 from connect.runtime.task.connector_offsets import ConnectorOffsets, encoded_key
 from connect.runtime.task.delivery_guarantees import AtLeastOnceDelivery
-from connect.runtime.task.record_conversion import Conversion, ErrorHandler, ErrorSettings, make_chain, make_converters
-from connect.runtime.task.record_delivery import TaskCallbacks, TopicsInUse
+from connect.runtime.task.record_conversion import Conversion, ErrorHandler, ErrorSettings, make_converters, make_steps
+from connect.runtime.task.record_delivery import TaskCallbacks
 from connect.runtime.task.source_config import TopicCreation
 from connect.runtime.task.source_task import SourceWork, TaskContext, TaskRunner
 from connect.runtime.task.task_control import Starts, TaskControl
@@ -79,13 +80,13 @@ class Stand:
             self.producer,
             offsets,
             TaskCallbacks(TASK, self._task, known.secrets, thread),
-            TopicsInUse(TASK, self.heard, tracked=True),
+            partial(self.heard.topic_used, task=TASK),
             errors,
             runner.counters,
             flush_interval_ms=60_000,
             flush_timeout_ms=5000,
         )
-        conversion = Conversion(make_chain(self._props, found), make_converters(self._props, config, found), errors)
+        conversion = Conversion(make_steps(self._props, found), make_converters(self._props, config, found), errors)
         context = TaskContext({"own": "config"}, offsets, thread)
         return SourceWork(
             TASK, self._task, context, delivery, conversion, TopicCreation([], None), runner.counters, known.secrets
