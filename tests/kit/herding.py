@@ -121,11 +121,6 @@ class Bench:
         effects = self.joined(mine.assigned, mine.revoked, leader="ours", delay_ms=mine.delay_ms)
         return effects + self.lead(*others) if mine.revoked else effects
 
-    def follow(self, assigned: Allocation = NOTHING) -> list[Effect]:
-        """Ready, and a round that another one leads."""
-        self.ready()
-        return self.joined(assigned)
-
     def ask(self, operation: events.HerderOperation) -> list[Effect]:
         self._requests += 1
         return self.step(events.Request(self._requests, operation))
@@ -151,6 +146,24 @@ class Bench:
 
     def claimed(self) -> WorkerMetadata:
         return decode_metadata(self.joining().protocols[0][1])
+
+
+def ready_bench(config: WorkerConfig | None = None, connectors: str = "", tasks: int = 0) -> Bench:
+    """One that has read the config topic: connectors with names of a letter, and so many tasks of c."""
+    bench = Bench(config)
+    for name in connectors:
+        bench.connector(name)
+    if tasks:
+        bench.tasks([{"n": str(number)} for number in range(tasks)])
+    bench.ready()
+    return bench
+
+
+def leading_bench(config: WorkerConfig | None = None, connectors: str = "c", tasks: int = 0) -> Bench:
+    """As :func:`ready_bench`, and alone in its group."""
+    bench = ready_bench(config, connectors, tasks)
+    bench.lead()
+    return bench
 
 
 def only(effects: Sequence[Effect], kind: type[E]) -> E:

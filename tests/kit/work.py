@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 from connect.api.connector import ConfigDef, Props
@@ -33,6 +34,14 @@ WORKER = {
 
 def worker_config(**changes: str) -> WorkerConfig:
     return WorkerConfig.parse({**WORKER, **{key.replace("_", "."): value for key, value in changes.items()}})
+
+
+def with_secret(folder: Path) -> tuple[WorkerConfig, str]:
+    """A worker that resolves references to files, and such a reference, which stands for ``hunter2``."""
+    file = folder / "secrets.properties"
+    file.write_text("password=hunter2\n")
+    kind = "org.apache.kafka.common.config.provider.FileConfigProvider"
+    return worker_config(config_providers="file", config_providers_file_class=kind), f"${{file:{file}:password}}"
 
 
 _BUILTIN = [
@@ -177,6 +186,14 @@ def record(number: int, partition: int = 0, topic: str = "t") -> SourceRecord:
 def plugins(connector: type[SourceConnector], name: str = "Test") -> Plugins:
     described = PluginDescription(PluginKind.SOURCE, name, connector, connector.config_def(), connector.version())
     return Plugins([*_BUILTIN, described])
+
+
+class QuietTask(SourceTask):
+    """Does nothing; say what else it shall do on a subclass."""
+
+    async def start(self, props: Props) -> None: ...
+
+    async def poll(self) -> Sequence[SourceRecord] | None: ...
 
 
 class TestConnector(SourceConnector):

@@ -1,7 +1,5 @@
 """Stacks to a flame graph and to the functions that took most."""
 
-from __future__ import annotations
-
 from xml.etree import ElementTree
 
 from bench import flame

@@ -1,16 +1,15 @@
 """The page holds what was measured, says what was not, and the committed one is made of the committed results."""
 
-from __future__ import annotations
-
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench import page, plots, tables
 from bench.ciphers import measure_ciphers
 from bench.latency import shares
-from bench.rows import IDLE, Ceiling, Ciphers, Held, Latency, Partitions, Rows, Started
-from tests.unit.bench.samples import result, run
+from bench.rows import IDLE, Ceiling, Ciphers, Held, Partitions, Rows, Started
+from tests.unit.bench.samples import latency, result, run
 
 RUN = run("a", "python -m bench --all")
 
@@ -23,48 +22,18 @@ def rows() -> Rows:
         for load in ("rf3-8-one", "tiny-8-100ms"):
             found.add(RUN, result(load, "heliograph", number, ours, 2.0))
             found.add(RUN, result(load, "mm2-tuned", number, tuned, 40.0))
-        found.add(
-            RUN,
-            Ceiling(
-                load="rf3-8-one",
-                round=number,
-                variant="1 connection",
-                records_per_s=800,
-                wire_mb_per_s=0.8,
-                target_cpu_s_per_gb=1,
-            ),
-        )
+        rate: dict[str, Any] = {"records_per_s": 800.0, "wire_mb_per_s": 0.8, "target_cpu_s_per_gb": 1.0}
+        found.add(RUN, Ceiling(load="rf3-8-one", round=number, variant="1 connection", **rate))
         found.add(RUN, result("far-target-8-0ms", "heliograph", number, 1000))
         found.add(RUN, result("far-target-8-100ms", "heliograph", number, 900))
         found.add(RUN, result("secured-plaintext", "heliograph", number, 1000, 2.0))
         found.add(RUN, result("secured-tls", "heliograph", number, 500, 3.5))
         found.add(RUN, Ciphers(load="secured-tls", round=number, cpu_s_per_gb=1.0, tls_cpu_s_per_gb=3.0))
-        found.add(
-            RUN,
-            Started(
-                load="start",
-                contender="heliograph",
-                round=number,
-                first_record_s=5.0 + number,
-                stop_s=1,
-                busy_before_percent=20,
-            ),
-        )
+        times: dict[str, Any] = {"first_record_s": 5.0 + number, "stop_s": 1.0, "busy_before_percent": 20.0}
+        found.add(RUN, Started(load="start", contender="heliograph", round=number, **times))
     found.add(RUN, Held(load="rf3-8-one", records=1000, record_bytes=1100, batch_bytes=1100))
     for who, ms in (("mm2-default", 10.0), ("heliograph", 5.0)):
-        found.add(
-            RUN,
-            Latency(
-                load="latency-rf1-200",
-                contender=who,
-                records=9,
-                p50_ms=ms,
-                p99_ms=2 * ms,
-                p999_ms=3 * ms,
-                most_ms=40,
-                busy_before_percent=0,
-            ),
-        )
+        found.add(RUN, latency(who, ms))
     return found
 
 

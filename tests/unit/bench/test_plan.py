@@ -1,7 +1,5 @@
 """What is run, with whom, and for about how long."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench.bed import BenchError, Contents

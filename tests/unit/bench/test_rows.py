@@ -1,13 +1,11 @@
 """Rows are kept and replaced by what they are about; ratios are made within a round."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
-from bench.rows import Latency, Result, Rows, ratio
-from tests.unit.bench.samples import result, run
+from bench.rows import Result, Rows, ratio
+from tests.unit.bench.samples import latency, result, run
 
 FIRST, SECOND = run("2026-11-01 10:00:00"), run("2026-11-02 10:00:00")
 
@@ -29,19 +27,7 @@ def test_a_partial_run_replaces_its_rows_only() -> None:
 def test_a_file_gives_back_what_it_took_and_forgets_runs_without_rows(tmp_path: Path) -> None:
     rows = Rows(runs={FIRST.id: FIRST})
     rows.add(SECOND, result("rf1-small", "heliograph", 1, 10))
-    rows.add(
-        SECOND,
-        Latency(
-            load="latency-rf1-200",
-            contender="heliograph",
-            records=3,
-            p50_ms=1,
-            p99_ms=2,
-            p999_ms=3,
-            most_ms=4,
-            busy_before_percent=0,
-        ),
-    )
+    rows.add(SECOND, latency("heliograph", 1.0))
     file = tmp_path / "folder" / "results.json"
     rows.write(file)
     again = Rows.read(file)

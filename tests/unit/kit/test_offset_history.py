@@ -1,7 +1,5 @@
 """The judge of moved offsets finds each kind of fault, and none where there is none."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -65,9 +63,7 @@ def test_a_group_goes_on_at_the_record_that_it_would_have_read() -> None:
 
 
 @pytest.mark.parametrize(("other", "faults"), [([MOVED], 0), ([MOVED, GONE_ON], 1)])
-def test_a_group_that_has_gone_on_in_one_partition_is_not_taken_back_in_another(
-    other: list[Change], faults: int
-) -> None:
+def test_a_group_that_has_gone_on_in_one_partition_is_not_taken_back(other: list[Change], faults: int) -> None:
     none = Seen("commit", 3.0, "billing", UNDOER, {("us.orders", 0): -1})
     both = Seen("commit", 2.0, "billing", WRITER, {("us.orders", 0): 37, ("us.orders", 1): 37})
     of = moved("undo", AT_SOURCE, none)

@@ -1,7 +1,5 @@
 """The kill run's plan and its reading of the log."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

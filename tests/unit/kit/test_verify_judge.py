@@ -32,9 +32,7 @@ def result(*differences: Difference) -> VerificationResult:
         ((FOUND, replace(FOUND, source_offset=50, target_offset=52)), ["invented"]),
     ],
 )
-def test_each_damage_has_to_be_named_once_and_nothing_else(
-    differences: tuple[Difference, ...], words: list[str]
-) -> None:
+def test_each_damage_must_be_named_once_and_nothing_else(differences: tuple[Difference, ...], words: list[str]) -> None:
     faults = judge([VALUE], result(*differences))
     assert [fault.startswith(word) for fault, word in zip(faults, words, strict=True)] == [True] * len(words)
 

@@ -1,8 +1,8 @@
 """A REST server with a dict for a herder, on a port of its own."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
@@ -15,19 +15,29 @@ from rest.server import RestServer
 from tests.kit.rest_herder import DictHerder
 
 ANYWHERE = RestListener("http", "127.0.0.1", 0)
+HERE = RestSettings((ANYWHERE,))
+
+
+@asynccontextmanager
+async def running_server(
+    settings: RestSettings = HERE, herder: DictHerder | None = None, **parts: Any
+) -> AsyncIterator[RestServer]:
+    server = RestServer(settings, **parts)
+    await server.start()
+    try:
+        if herder is not None:
+            server.serve(herder)
+        yield server
+    finally:
+        await server.stop()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server() -> AsyncIterator[RestServer]:
     """Shared by the tests of a module: to stop one takes a while."""
-    server = RestServer(
-        RestSettings((ANYWHERE,)),
-        metrics=AsyncMock(return_value=b"connect_workers 1\n"),
-        limits=Limits(request_s=0.2, health_s=0.2),
-    )
-    await server.start()
-    yield server
-    await server.stop()
+    metrics, limits = AsyncMock(return_value=b"connect_workers 1\n"), Limits(request_s=0.2, health_s=0.2)
+    async with running_server(metrics=metrics, limits=limits) as server:
+        yield server
 
 
 @pytest.fixture

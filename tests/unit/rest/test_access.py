@@ -1,7 +1,5 @@
 """Who may do what: the rules, and a server whose users have passwords, tokens and certificates."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib
@@ -28,23 +26,14 @@ from connect.core.config.security_settings import hidden
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError
 from connect.core.herder_api import BadRequest, Forbidden, ForwardedRequest, NotLeader, NotReady
-from rest.access import (
-    FORWARDED_WITHIN_S,
-    Caller,
-    ForwardedCallers,
-    Role,
-    below_flow,
-    is_allowed_host,
-    is_own_origin,
-    needed_role,
-)
+from rest import access
 from rest.authentication import Authenticator, PasswordFile, file_of_login_config
 from rest.rest_config import RestSettings, RestTls
-from rest.server import RestServer
 from tests.kit.certificates import Party, make_party
 from tests.kit.raw_http import Raw, ask
 from tests.kit.rest_herder import DictHerder
 from tests.kit.work import WORKER
+from tests.unit.rest.conftest import running_server
 
 ISSUER = "https://issuer.example"
 LISTS = {
@@ -54,52 +43,49 @@ LISTS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "role"),
-    [
-        ("GET", "/connectors/a/config", Role.VIEW),
-        ("HEAD", "/metrics", Role.VIEW),
-        ("GET", "/admin/loggers", Role.VIEW),
-        ("PUT", "/connectors/a/pause", Role.OPERATE),
-        ("PUT", "/connectors/a/resume", Role.OPERATE),
-        ("PUT", "/connectors/a/stop", Role.OPERATE),
-        ("POST", "/connectors/a/restart", Role.OPERATE),
-        ("POST", "/connectors/a/tasks/0/restart", Role.OPERATE),
-        ("POST", "/connectors", Role.ADMIN),
-        ("PUT", "/connectors/a/config", Role.ADMIN),
-        ("PATCH", "/connectors/a/config", Role.ADMIN),
-        ("DELETE", "/connectors/a", Role.ADMIN),
-        ("PATCH", "/connectors/a/offsets", Role.ADMIN),
-        ("DELETE", "/connectors/a/offsets", Role.ADMIN),
-        ("PUT", "/connector-plugins/X/config/validate", Role.ADMIN),
-        ("PUT", "/admin/loggers/connect", Role.ADMIN),
-        ("BREW", "/connectors/a/pause", Role.ADMIN),
-        ("PUT", "/connectors/a/paus%65", Role.ADMIN),
-        ("POST", "/connectors/a/tasks", Role.NONE),
-        ("PUT", "/connectors/a/fence", Role.NONE),
-        ("PUT", "/connectors/a/tasks", Role.ADMIN),
-    ],
-)
-def test_the_role_that_a_request_needs(method: str, path: str, role: Role) -> None:
-    assert needed_role(method, path) is role
+ROLES = {
+    access.Role.VIEW: ("GET /connectors/a/config", "HEAD /metrics", "GET /admin/loggers"),
+    access.Role.OPERATE: (
+        *("PUT /connectors/a/pause", "PUT /connectors/a/resume", "PUT /connectors/a/stop"),
+        *("POST /connectors/a/restart", "POST /connectors/a/tasks/0/restart"),
+    ),
+    access.Role.ADMIN: (
+        *("POST /connectors", "PUT /connectors/a/config", "PATCH /connectors/a/config", "DELETE /connectors/a"),
+        *("PATCH /connectors/a/offsets", "DELETE /connectors/a/offsets", "PUT /connectors/a/tasks"),
+        *("PUT /connector-plugins/X/config/validate", "PUT /admin/loggers/connect"),
+        *("BREW /connectors/a/pause", "PUT /connectors/a/paus%65"),
+    ),
+    access.Role.NONE: ("POST /connectors/a/tasks", "PUT /connectors/a/fence"),
+}
+
+
+@pytest.mark.parametrize(("line", "role"), [(line, role) for role, lines in ROLES.items() for line in lines])
+def test_the_role_that_a_request_needs(line: str, role: access.Role) -> None:
+    method, path = line.split()
+    assert access.needed_role(method, path) is role
 
 
 def test_a_flow_is_no_part_of_the_rules() -> None:
-    assert below_flow("/us/eu/connectors/a/tasks") == "/connectors/a/tasks"
-    assert (below_flow("/health"), below_flow("/us/eu")) == ("/health", "/")
+    assert access.below_flow("/us/eu/connectors/a/tasks") == "/connectors/a/tasks"
+    assert (access.below_flow("/health"), access.below_flow("/us/eu")) == ("/health", "/")
 
 
 def test_hosts_and_origins() -> None:
     names = frozenset({"localhost", "worker.example"})
     for host in (None, "localhost:8083", "Worker.Example.", "10.0.0.1:8083", "[::1]:8083"):
-        assert is_allowed_host(host, names), host
+        assert access.is_allowed_host(host, names), host
     for host in ("evil.example", "evil.example:8083", "localhost.evil.example", "", "[evil]:1"):
-        assert not is_allowed_host(host, names), host
-    assert is_allowed_host("evil.example", frozenset({"*"}))
-    assert is_own_origin("https://w:8083", "w:8083")
+        assert not access.is_allowed_host(host, names), host
+    assert access.is_allowed_host("evil.example", frozenset({"*"}))
+    assert access.is_own_origin("https://w:8083", "w:8083")
     assert (
-        not is_own_origin("null", "w") and not is_own_origin("http://w.evil", "w") and not is_own_origin("null", None)
+        not access.is_own_origin("null", "w")
+        and not access.is_own_origin("http://w.evil", "w")
+        and not access.is_own_origin("null", None)
     )
+
+
+JWT = {"jwks.url": "https://i/keys", "expected.issuer": "i", "expected.audience": "a"}
 
 
 @pytest.mark.parametrize(
@@ -116,14 +102,7 @@ def test_hosts_and_origins() -> None:
         ({"metrics.listeners": "http://:9404"}, ""),
         ({"rest.extension.classes": "com.example.Auth"}, "Java class"),
         ({"rest.auth.jwt.jwks.url": "https://i/keys"}, "rest.auth.jwt.expected.issuer is missing"),
-        (
-            {
-                "rest.auth.jwt.jwks.url": "https://i/keys",
-                "rest.auth.jwt.expected.issuer": "i",
-                "rest.auth.jwt.expected.audience": "a",
-            },
-            "rest.auth.admins is missing",
-        ),
+        ({f"rest.auth.jwt.{key}": value for key, value in JWT.items()}, "rest.auth.admins is missing"),
         ({"rest.auth.admins": "ann"}, "write a principal as User:name"),
     ],
 )
@@ -150,14 +129,10 @@ def users_file(folder: Path, text: str = "ann=a-pass\notto=o-pass\nvera=v-pass\n
 async def serving(properties: dict[str, str], tls: RestTls | None = None) -> AsyncIterator[tuple[int, DictHerder]]:
     values = REST.parse({"listeners": "http://127.0.0.1:0", **properties})
     check_access(values, properties)
-    server, herder = RestServer(RestSettings.of(values), tls=tls), DictHerder()
+    herder = DictHerder()
     herder.add("a", **{"sasl.jaas.config": "hunter2", "db.password": "${env:DB}", "topic": "t"})
-    await server.start()
-    try:
-        server.serve(herder)
+    async with running_server(RestSettings.of(values), herder, tls=tls) as server:
         yield server.ports[0], herder
-    finally:
-        await server.stop()
 
 
 async def statuses(port: int, headers: dict[str, str]) -> tuple[int, int, int]:
@@ -172,13 +147,8 @@ async def test_users_with_passwords(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("rest.authentication._LOOK_AGAIN_S", 0)
     file = users_file(tmp_path)
     async with serving({"rest.auth.basic.file": file, **LISTS}) as (port, herder):
-        for headers in (
-            {},
-            basic("ann", "wrong"),
-            basic("eve", "x"),
-            {"Authorization": "Basic ?"},
-            {"Authorization": "Bearer x"},
-        ):
+        odd = ({"Authorization": value} for value in ("Basic ?", "Bearer x"))
+        for headers in ({}, basic("ann", "wrong"), basic("eve", "x"), *odd):
             answer = await ask(port, "GET", "/connectors", headers=headers)
             assert (answer.status, answer.json["message"]) == (401, "User cannot access the resource.")
             assert answer.header("www-authenticate") == 'Basic realm="Kafka Connect"'
@@ -236,9 +206,7 @@ async def test_only_an_admin_sees_passwords(tmp_path: Path) -> None:
         assert b"hunter2" in (await ask(port, "GET", "/connectors/a", headers=basic("ann", "a-pass"))).body
 
 
-async def test_each_request_is_logged_with_its_user_and_status(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_each_request_is_logged_with_user_and_status(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "rest.asgi_entry")
     async with serving({"rest.auth.basic.file": users_file(tmp_path), **LISTS}) as (port, _):
         for method, user in (("GET", "vera"), ("PUT", "vera"), ("PUT", "otto")):
@@ -373,9 +341,7 @@ def _part(value: Any) -> str:
     return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
 
 
-async def test_keys_are_read_again_and_redirects_are_not_followed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_keys_are_read_again_and_redirects_not_followed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     issuer = Issuer()
     with issuer.url() as url:
         issuer.status = 302
@@ -450,23 +416,14 @@ async def test_pages_of_other_sites_and_other_names() -> None:
 async def test_health_and_metrics_have_a_listener_of_their_own(tmp_path: Path) -> None:
     properties = {"rest.auth.basic.file": users_file(tmp_path), "metrics.listeners": "http://127.0.0.1:0"}
     values = REST.parse({"listeners": "http://127.0.0.1:0", **properties})
-    server = RestServer(RestSettings.of(values))
-    await server.start()
-    try:
-        server.serve(DictHerder())
+    async with running_server(RestSettings.of(values), DictHerder()) as server:
         (port,) = server.metrics_ports
         assert (await ask(port, "GET", "/health")).json["status"] == "healthy"
         assert (await ask(port, "GET", "/metrics")).status == 200
-        for method, path in (
-            ("GET", "/connectors"),
-            ("GET", "/"),
-            ("PUT", "/connectors/a/pause"),
-            ("GET", "/admin/loggers"),
-        ):
+        for line in ("GET /connectors", "GET /", "PUT /connectors/a/pause", "GET /admin/loggers"):
+            method, path = line.split()
             assert (await ask(port, method, path)).status == 404
         assert (await ask(server.ports[0], "GET", "/health")).status == 401
-    finally:
-        await server.stop()
 
 
 async def test_a_forwarded_request_is_signed_for_its_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -480,7 +437,7 @@ async def test_a_forwarded_request_is_signed_for_its_user(tmp_path: Path, monkey
         target = "/connectors/b?forward=true"
 
         def signed(at_s: float = 0.0, to: int = other) -> dict[str, str]:
-            user = Caller("ann", Role.ADMIN).to_header(time.time() + at_s)
+            user = access.Caller("ann", access.Role.ADMIN).to_header(time.time() + at_s)
             request = ForwardedRequest("DELETE", f"http://127.0.0.1:{to}{target}", user, b"")
             return {"X-Heliograph-Forwarded": user, **leader.sign_forwarded(request)}
 
@@ -499,10 +456,10 @@ async def test_a_forwarded_request_is_signed_for_its_user(tmp_path: Path, monkey
 
 
 def test_a_forwarded_request_counts_once_while_it_may_come_again() -> None:
-    callers, ann = ForwardedCallers(most=2), Caller("ann of a/b", Role.VIEW)
+    callers, ann = access.ForwardedCallers(most=2), access.Caller("ann of a/b", access.Role.VIEW)
     first = ann.to_header(1000.0)
-    assert callers.caller(first, 1000.0 - FORWARDED_WITHIN_S) == ann
-    for now_s in (1000.0, 1000.0 + FORWARDED_WITHIN_S):
+    assert callers.caller(first, 1000.0 - access.FORWARDED_WITHIN_S) == ann
+    for now_s in (1000.0, 1000.0 + access.FORWARDED_WITHIN_S):
         with pytest.raises(Forbidden):
             callers.caller(first, now_s)
     callers.caller(ann.to_header(1001.0), 1001.0)

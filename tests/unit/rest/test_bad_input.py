@@ -1,7 +1,5 @@
 """Malformed requests get Java's status, the server continues, and nothing half-read reaches the herder."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -38,12 +36,9 @@ def error(answer: Raw) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("method", "path", "status", "text"),
     [
-        ("GET", "/nothing", 404, "HTTP 404 Not Found"),
-        ("GET", "/connectors/a/tasks-config", 404, "HTTP 404 Not Found"),
-        ("GET", "/connectors/a/tasks/x/status", 404, "HTTP 404 Not Found"),
-        ("GET", "/connectors/a/tasks/99999999999/status", 404, "HTTP 404 Not Found"),
+        *(("GET", path, 404, "HTTP 404 Not Found") for path in ("/nothing", "/connectors/a/tasks-config")),
+        *(("GET", f"/connectors/a/tasks/{x}/status", 404, "HTTP 404 Not Found") for x in ("x", "99999999999", "1_0")),
         ("POST", "/connectors/a/tasks/1.5/restart", 404, "HTTP 404 Not Found"),
-        ("GET", "/connectors/a/tasks/1_0/status", 404, "HTTP 404 Not Found"),
         ("DELETE", "/connectors", 405, "HTTP 405 Method Not Allowed"),
         ("GET", "/connectors/a/pause", 405, "HTTP 405 Method Not Allowed"),
         ("BREW", "/connectors/a", 405, "HTTP 405 Method Not Allowed"),
@@ -72,9 +67,7 @@ async def test_options_and_head(port: int, herder: DictHerder) -> None:
 
 
 @pytest.mark.parametrize("path", ["/connectors/a/", "/connectors;v=1/a;b=c", "http://127.0.0.1:1/connectors/a"])
-async def test_paths_that_are_read_without_their_ends_parameters_and_host(
-    port: int, herder: DictHerder, path: str
-) -> None:
+async def test_paths_are_read_without_their_ends_parameters_and_host(port: int, herder: DictHerder, path: str) -> None:
     herder.add("a")
     assert (await ask(port, "GET", path)).json["name"] == "a"
 
@@ -140,42 +133,32 @@ CREATE = ("POST", "/connectors")
 CONFIG = ("PUT", "/connectors/a/config")
 OFFSETS = ("PATCH", "/connectors/a/offsets")
 VALIDATE = ("PUT", "/connector-plugins/File/config/validate")
+#: What follows the name of a connector that is to be created.
+CREATED = (
+    *(b"", b',"config":null', b',"config":{},"extra":1', b',"config":{},"initial_state":"GONE"'),
+    *(b',"name":["n"],"config":{}', b',"config":{"k":{"deep":1}}'),
+)
+CONFIGS = (
+    *(b'{"k":[]}', b'{"k":NaN}', b'{"k":01}', b"{'k':1}", b'{"k":"\xff"}', b'{"k":"\\ud800"}', b"[" * 100_000),
+    *(b'{"k":"v"} trailing', b"{} {}", b"{}]"),
+)
 
 
 @pytest.mark.parametrize(
     ("request_line", "body"),
     [
         *((line, body) for line in (CREATE, CONFIG, OFFSETS, VALIDATE) for body in (b"", b"null", b"[]", b"{", b'"a"')),
-        (CREATE, b'{"name":"n"}'),
-        (CREATE, b'{"name":"n","config":null}'),
-        (CREATE, b'{"name":["n"],"config":{}}'),
-        (CREATE, b'{"name":"n","config":{},"extra":1}'),
-        (CREATE, b'{"name":"n","config":{},"initial_state":"GONE"}'),
-        (CREATE, b'{"name":"n","config":{"k":{"deep":1}}}'),
-        (CONFIG, b'{"k":[]}'),
-        (CONFIG, b'{"k":NaN}'),
-        (CONFIG, b'{"k":01}'),
-        (CONFIG, b"{'k':1}"),
-        (CONFIG, b'{"k":"\xff"}'),
-        (CONFIG, b'{"k":"\\ud800"}'),
-        (CONFIG, b"[" * 100_000),
-        (CONFIG, b'{"k":"v"} trailing'),
-        (CONFIG, b"{} {}"),
-        (CONFIG, b"{}]"),
-        (OFFSETS, b'{"offsets":{}}'),
-        (OFFSETS, b'{"offsets":[123]}'),
-        (OFFSETS, b'{"offsets":[{"partition":1}]}'),
-        (OFFSETS, b'{"offsets":[{"part":{}}]}'),
-        (OFFSETS, b'{"key":[]}'),
+        *((CREATE, b'{"name":"n"%s}' % rest) for rest in CREATED),
+        *((CONFIG, body) for body in CONFIGS),
+        *((OFFSETS, body) for body in (b'{"offsets":{}}', b'{"offsets":[123]}', b'{"key":[]}')),
+        *((OFFSETS, b'{"offsets":[%s]}' % entry) for entry in (b'{"partition":1}', b'{"part":{}}')),
         (("POST", "/connectors/a/tasks"), b'{"k":"v"}'),
         (("POST", "/connectors/a/tasks"), b'[{"k":{}}]'),
         (("PUT", "/admin/loggers/root"), b"[]"),
     ],
     ids=str,
 )
-async def test_bodies_of_another_shape(
-    port: int, herder: DictHerder, request_line: tuple[str, str], body: bytes
-) -> None:
+async def test_bodies_of_wrong_shape(port: int, herder: DictHerder, request_line: tuple[str, str], body: bytes) -> None:
     assert error(await ask(port, *request_line, body))[0] == 500
     assert herder.done == []
 
@@ -244,9 +227,7 @@ async def test_a_client_that_never_ends_its_request(port: int, monkeypatch: pyte
         assert await received_until_cut(reader) == 0
 
 
-async def test_a_kept_connection_gets_the_same_time_for_its_next_request(
-    port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_kept_connection_has_the_same_time_for_its_next(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "REQUEST_ARRIVES_WITHIN_S", 0.2)
     request = b"GET /connectors HTTP/1.1\r\nHost: localhost\r\n\r\n"
     async with connected(port, first=request) as (reader, writer), asyncio.timeout(60):
@@ -289,9 +270,7 @@ async def test_a_defect_is_logged_with_its_trace_and_told_without_its_text(
     assert record.exc_info is not None and record.exc_info[0] is ZeroDivisionError
 
 
-async def test_an_error_of_ours_speaks_for_itself(
-    port: int, herder: DictHerder, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_our_errors_speak_for_themselves(port: int, herder: DictHerder, caplog: pytest.LogCaptureFixture) -> None:
     herder.refusals["put_connector"] = HeliographError("the config topic took no record within 30 s")
     answer = await ask(port, "PUT", "/connectors/a/config", {})
     assert error(answer) == (500, "the config topic took no record within 30 s")

@@ -1,7 +1,5 @@
 """Bodies that are larger than a worker takes: refused while they come, at a cost that no loop and no memory feels."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading
@@ -21,29 +19,23 @@ from connect.core.jackson import MAX_ELEMENTS
 from rest import bodies
 from rest.request_handling import BodyBudget
 from rest.rest_config import RestSettings
-from rest.server import RestServer
 from tests.kit.large_bodies import ENDPOINTS, MIB, OBJECTS, send
 from tests.kit.raw_http import ask
 from tests.kit.rest_herder import DictHerder
-from tests.unit.rest.conftest import ANYWHERE
+from tests.unit.rest.conftest import ANYWHERE, HERE, running_server
 
 
 @asynccontextmanager
 async def served(settings: RestSettings, herder: DictHerder) -> AsyncIterator[int]:
-    server = RestServer(settings)
-    await server.start()
-    server.serve(herder)
-    try:
+    async with running_server(settings, herder) as server:
         yield server.ports[0]
-    finally:
-        await server.stop()
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
 @pytest.mark.parametrize(("method", "path"), ENDPOINTS)
 async def test_ten_mebibytes_of_objects_cost_little(method: str, path: str, chunked: bool) -> None:
     herder = DictHerder()
-    async with served(RestSettings((ANYWHERE,)), herder) as port:
+    async with served(HERE, herder) as port:
         await ask(port, "GET", "/connectors")  # what the first request prepares is not counted
         began_s = time.thread_time()
         status = await asyncio.to_thread(send, port, method, path, OBJECTS, chunked=chunked)
@@ -65,7 +57,7 @@ async def test_ten_mebibytes_of_objects_cost_little(method: str, path: str, chun
 async def test_a_signature_is_checked_before_a_body_is_read() -> None:
     herder = DictHerder()
     herder.refusals["put_task_configs"] = Forbidden("Internal request contained invalid signature.")
-    async with served(RestSettings((ANYWHERE,)), herder) as port:
+    async with served(HERE, herder) as port:
         for body in (b"no json", b"[" * 100_000, b"null"):
             answer = await ask(port, "POST", "/connectors/a/tasks", body)
             assert (answer.status, answer.json["message"]) == (403, "Internal request contained invalid signature.")
@@ -139,7 +131,7 @@ async def test_bodies_of_unknown_senders_are_bounded_in_total(headers: str, monk
 async def test_requests_between_workers_may_be_longer() -> None:
     herder = DictHerder()
     configs = [{"key": "x" * 1000}] * 2000
-    async with served(RestSettings((ANYWHERE,)), herder) as port:
+    async with served(HERE, herder) as port:
         assert (await ask(port, "POST", "/connectors/a/tasks", configs)).status == 204
         assert (await ask(port, "PUT", "/connectors/a/config", {"key": "x" * (2 * MIB)})).status == 413
     assert [name for name, *_ in herder.done] == ["put_task_configs"]
@@ -157,7 +149,7 @@ async def test_the_limit_is_a_setting() -> None:
 
 async def test_elements_are_counted_before_objects_are_made() -> None:
     herder = DictHerder()
-    async with served(RestSettings((ANYWHERE,)), herder) as port:
+    async with served(HERE, herder) as port:
         body = b'{"offsets":[' + b"{}," * (MAX_ELEMENTS // 2) + b"{}]}"
         answer = await ask(port, "PATCH", "/connectors/a/offsets", body)
         assert (answer.status, answer.json["message"]) == (
@@ -175,7 +167,7 @@ async def test_bodies_are_read_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> N
         return bodies.read(body, shape)
 
     monkeypatch.setattr("rest.request_handling.bodies", SimpleNamespace(read=read))
-    async with served(RestSettings((ANYWHERE,)), DictHerder()) as port:
+    async with served(HERE, DictHerder()) as port:
         await ask(port, "PUT", "/connectors/a/config", {})
     assert len(readers) == 1
     assert readers[0] != threading.get_ident()

@@ -1,7 +1,5 @@
 """Every endpoint against its row in Kafka's REST API: status, body, header, and what reaches the herder."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -10,12 +8,10 @@ from connect.core.herder_api import LoggerLevel, NotFound, NotLeader, RebalanceE
 from connect.core.model import RestartRequest, TargetState, TaskId
 from connect.kafka.concurrency import Scope
 from rest.request_handling import Limits
-from rest.rest_config import RestSettings
-from rest.server import RestServer
 from tests.kit.members import until
 from tests.kit.raw_http import ask
 from tests.kit.rest_herder import DictHerder
-from tests.unit.rest.conftest import ANYWHERE
+from tests.unit.rest.conftest import running_server
 
 INFO = {
     "name": "a",
@@ -279,19 +275,15 @@ async def test_a_herder_that_takes_too_long(port: int, herder: DictHerder) -> No
 async def test_another_worker_gets_an_answer_before_its_client_gives_up() -> None:
     """Java's client gives up after 30 s without a byte."""
     assert Limits().workers_s < 30
-    server, herder = RestServer(RestSettings((ANYWHERE,)), limits=Limits(request_s=60, workers_s=0.05)), DictHerder()
+    herder = DictHerder()
     herder.hangs |= {"delete_connector", "fence_zombies"}
-    await server.start()
-    try:
-        server.serve(herder)
+    async with running_server(herder=herder, limits=Limits(request_s=60, workers_s=0.05)) as server:
         for method, path in (("DELETE", "/connectors/a?forward=true"), ("PUT", "/connectors/a/fence")):
             herder.rebalancing = True
             conflict = await ask(server.ports[0], method, path)
             assert conflict.status == 409 and "(e.g. worker rebalance)" in conflict.json["message"]
             herder.rebalancing = False
             assert (await ask(server.ports[0], method, path)).json["message"] == "Request timed out"
-    finally:
-        await server.stop()
 
 
 @pytest.mark.parametrize(("second_hop_s", "is_late"), [(0.05, False), (60, True)])
@@ -300,22 +292,18 @@ async def test_the_worker_in_between_passes_on_the_answer_of_the_last_or_says_th
 ) -> None:
     assert Limits().second_hop_s + 5 <= Limits().workers_s
     limits = Limits(request_s=60, workers_s=0.5, second_hop_s=second_hop_s)
-    servers = [RestServer(RestSettings((ANYWHERE,)), limits=limits) for _ in range(2)]
     between, last = DictHerder(), DictHerder()
     between.rebalancing, last.doing = True, "The last is busy."
     last.hangs.add("delete_connector")
-    try:
-        for server, herder in zip(servers, (between, last), strict=True):
-            await server.start()
-            server.serve(herder)
-        url = f"http://127.0.0.1:{servers[1].ports[0]}/"
+    async with (
+        running_server(herder=between, limits=limits) as asked,
+        running_server(herder=last, limits=limits) as other,
+    ):
+        url = f"http://127.0.0.1:{other.ports[0]}/"
         between.refusals["delete_connector"] = NotLeader("Only the leader", url)
-        answer = await ask(servers[0].ports[0], "DELETE", "/connectors/a?forward=true")
+        answer = await ask(asked.ports[0], "DELETE", "/connectors/a?forward=true")
         reason = f"The worker at {url} did not answer in time." if is_late else last.doing
         assert (answer.status, answer.json["message"]) == (500, f"Request timed out. {reason}")
-    finally:
-        for server in servers:
-            await server.stop()
 
 
 async def test_the_api_documents_itself(port: int) -> None:
@@ -323,12 +311,7 @@ async def test_the_api_documents_itself(port: int) -> None:
     assert "/connectors/{connector}/config" in document["paths"]
     assert "/connectors/{connector}/fence" not in document["paths"]
     assert "requestBody" in document["paths"]["/connectors"]["post"]
-    assert document["components"]["schemas"]["ConnectorInfo"]["properties"].keys() == {
-        "name",
-        "config",
-        "tasks",
-        "type",
-    }
+    assert document["components"]["schemas"]["ConnectorInfo"]["properties"].keys() == set(INFO)
 
 
 async def test_what_a_connector_tells_beyond_javas_api(port: int, herder: DictHerder) -> None:
@@ -365,11 +348,9 @@ async def test_changes_are_recorded_for_the_audit_and_reads_are_not(port: int, h
 
 
 async def test_a_change_that_a_stop_of_the_server_cancels_is_recorded() -> None:
-    server, herder = RestServer(RestSettings((ANYWHERE,))), DictHerder()
-    await server.start()
-    server.serve(herder)
+    herder = DictHerder()
     herder.hangs.add("set_target_state")
-    async with Scope("test") as scope:
+    async with running_server(herder=herder) as server, Scope("test") as scope:
         scope.spawn(ask(server.ports[0], "PUT", "/connectors/a/pause"), "a request that hangs")
         await until(lambda: herder.done, "the herder was asked")
         await server.stop()

@@ -1,7 +1,5 @@
 """2,000 sockets that are idle or stop half way: others are still answered, on REST and on the control link."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket
@@ -15,11 +13,9 @@ from connect.kafka.acceptor import ConnectionLimits, Held, network_of
 from connect.kafka.threads import LeaseThread
 from connectors.control_link.protocol import LINK_VERSION, Link, LinkClosed
 from connectors.control_link.server import LinkServer, LinkSettings
-from rest.rest_config import RestSettings
-from rest.server import RestServer
 from tests.kit.raw_http import ask
 from tests.kit.rest_herder import DictHerder
-from tests.unit.rest.conftest import ANYWHERE
+from tests.unit.rest.conftest import running_server
 
 SOCKETS = 2000
 _AT_ONCE = 100
@@ -45,10 +41,7 @@ async def flooded(port: int, first: bytes) -> AsyncIterator[None]:
     "first", [b"", b"PUT /connectors/a/config HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"]
 )
 async def test_health_is_answered_within_a_second(first: bytes) -> None:
-    server = RestServer(RestSettings((ANYWHERE,)))
-    await server.start()
-    try:
-        server.serve(DictHerder())
+    async with running_server(herder=DictHerder()) as server:
         took_s = []
         async with flooded(server.ports[0], first):
             for _ in range(5):
@@ -56,8 +49,6 @@ async def test_health_is_answered_within_a_second(first: bytes) -> None:
                 assert (await ask(server.ports[0], "GET", "/health")).status == 200
                 took_s.append(time.monotonic() - began_s)
         assert min(took_s) < 1.0  # the others say how busy the machine is
-    finally:
-        await server.stop()
 
 
 async def test_a_slice_is_linked_before_silent_connections_are_given_up() -> None:

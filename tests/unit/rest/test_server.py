@@ -1,13 +1,9 @@
 """Listeners: where they are bound, what is served where, what is advertised, and how all of it ends."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -21,23 +17,9 @@ from tests.kit.certificates import make_party
 from tests.kit.members import until
 from tests.kit.raw_http import ask, connected, read_answer
 from tests.kit.rest_herder import DictHerder
-from tests.unit.rest.conftest import ANYWHERE
+from tests.unit.rest.conftest import ANYWHERE, HERE, running_server
 
 HTTPS = RestListener("https", "127.0.0.1", 0)
-
-
-@asynccontextmanager
-async def started(
-    settings: RestSettings, herder: DictHerder | None = None, tls: RestTls | None = None
-) -> AsyncIterator[RestServer]:
-    server = RestServer(settings, tls=tls)
-    await server.start()
-    try:
-        if herder is not None:
-            server.serve(herder)
-        yield server
-    finally:
-        await server.stop()
 
 
 @pytest.fixture
@@ -57,7 +39,7 @@ def tls(tmp_path: Path) -> RestTls:
 
 
 async def test_nothing_is_there_before_the_herder_is() -> None:
-    async with started(RestSettings((ANYWHERE,))) as server:
+    async with running_server(HERE) as server:
         for path in ("/", "/health", "/connectors"):
             answer = await ask(server.ports[0], "GET", path)
             assert answer.status == 404
@@ -68,7 +50,7 @@ async def test_nothing_is_there_before_the_herder_is() -> None:
 async def test_http_and_https_side_by_side(tls: RestTls) -> None:
     herder = DictHerder()
     herder.add("a")
-    async with started(RestSettings((HTTPS, ANYWHERE)), herder, tls) as server:
+    async with running_server(RestSettings((HTTPS, ANYWHERE)), herder, tls=tls) as server:
         https, http = server.ports
         assert server.advertised_url == f"http://127.0.0.1:{http}/"
         assert (await ask(http, "GET", "/connectors")).json == ["a"]
@@ -87,7 +69,7 @@ async def test_https_without_keys_is_refused() -> None:
 
 async def test_loggers_have_a_server_of_their_own(tls: RestTls) -> None:
     settings = RestSettings((ANYWHERE,), admin_listeners=(ANYWHERE, HTTPS), allowed_origins=("*",))
-    async with started(settings, DictHerder(), tls) as server:
+    async with running_server(settings, DictHerder(), tls=tls) as server:
         main, (admin, _) = server.ports[0], server.admin_ports
         assert (await ask(main, "GET", "/admin/loggers")).status == 404
         assert (await ask(main, "GET", "/connectors")).header("vary") == "Origin"
@@ -98,7 +80,7 @@ async def test_loggers_have_a_server_of_their_own(tls: RestTls) -> None:
 
 
 async def test_empty_admin_listeners_are_no_loggers() -> None:
-    async with started(RestSettings((ANYWHERE,), admin_listeners=()), DictHerder()) as server:
+    async with running_server(RestSettings((ANYWHERE,), admin_listeners=()), DictHerder()) as server:
         assert (await ask(server.ports[0], "GET", "/admin/loggers")).status == 404
 
 
@@ -127,7 +109,7 @@ async def test_a_host_that_is_not_ours() -> None:
 )
 async def test_what_is_advertised(properties: dict[str, str], url: str) -> None:
     values = REST.parse({"listeners": "HTTP://127.0.0.1:0", **properties})
-    async with started(RestSettings.of(values)) as server:
+    async with running_server(RestSettings.of(values)) as server:
         assert server.advertised_url == url.format(port=server.ports[0])
 
 
@@ -138,16 +120,14 @@ async def test_without_listeners_only_this_machine_is_served() -> None:
 
 
 @pytest.mark.parametrize(("host", "is_reported"), [("127.0.0.1", True), ("", False)])
-async def test_a_server_of_this_machine_only_says_so(
-    host: str, is_reported: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_server_of_this_machine_says_so(host: str, is_reported: bool, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    async with started(RestSettings((RestListener("http", host, 0),)), DictHerder()):
+    async with running_server(RestSettings((RestListener("http", host, 0),)), DictHerder()):
         assert ("on this machine only" in caplog.text) is is_reported
 
 
 async def test_a_listener_on_all_interfaces_advertises_this_machine() -> None:
-    async with started(RestSettings((RestListener("http", "", 0),)), DictHerder()) as server:
+    async with running_server(RestSettings((RestListener("http", "", 0),)), DictHerder()) as server:
         host = httpx.URL(server.advertised_url).host
         assert host not in ("", "0.0.0.0", "::")
         assert (await ask(server.ports[0], "GET", "/connectors")).json == []
@@ -156,10 +136,6 @@ async def test_a_listener_on_all_interfaces_advertises_this_machine() -> None:
 async def test_a_request_that_runs_is_answered_while_the_server_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rest.server._STOPS_WITHIN_S", 60)
     herder = DictHerder()
-    server = RestServer(RestSettings((ANYWHERE,)))
-    await server.start()
-    server.serve(herder)
-    port = server.ports[0]
     begun, may_end = asyncio.Event(), asyncio.Event()
 
     async def connectors() -> list[str]:
@@ -168,7 +144,7 @@ async def test_a_request_that_runs_is_answered_while_the_server_stops(monkeypatc
         return ["late"]
 
     herder.connectors = connectors  # type: ignore[method-assign]
-    async with connected(port) as (reader, writer):
+    async with running_server(HERE, herder) as server, connected(port := server.ports[0]) as (reader, writer):
         writer.write(b"GET /connectors HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await begun.wait()
         stopping = asyncio.create_task(server.stop())
@@ -177,7 +153,6 @@ async def test_a_request_that_runs_is_answered_while_the_server_stops(monkeypatc
         may_end.set()
         assert (await read_answer(reader)).json == ["late"]
         await stopping
-    await server.stop()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", ""])
@@ -194,7 +169,7 @@ async def test_an_answers_body_does_not_wait_for_the_client_to_acknowledge_its_h
     monkeypatch.setattr(BoundedProtocol, "connection_made", connection_made)
     request = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
     async with (
-        started(RestSettings((RestListener("http", host, 0),)), DictHerder()) as server,
+        running_server(RestSettings((RestListener("http", host, 0),)), DictHerder()) as server,
         connected(server.ports[0], first=request) as (reader, _),
     ):
         assert (await read_answer(reader)).status == 200
@@ -214,7 +189,7 @@ async def test_stopping_waits_for_nobody_for_ever(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("rest.server._STOPS_WITHIN_S", 0.2)
     herder = DictHerder()
     herder.hangs.add("connectors")
-    server = RestServer(RestSettings((ANYWHERE,)))
+    server = RestServer(HERE)
     await server.start()
     server.serve(herder)
     port = server.ports[0]
@@ -239,10 +214,7 @@ async def test_stopping_leaves_no_answer_behind_that_nobody_reads(monkeypatch: p
     monkeypatch.setattr(BoundedProtocol, "connection_lost", noted)
     herder = DictHerder()
     herder.add("a", value="x" * 30_000_000)
-    async with (
-        started(RestSettings((ANYWHERE,)), herder) as server,
-        connected(server.ports[0], limit=1024) as (_, writer),
-    ):
+    async with running_server(HERE, herder) as server, connected(server.ports[0], limit=1024) as (_, writer):
         writer.write(b"GET /connectors/a HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await until(lambda: herder.done, "the request to reach the herder")
         async with asyncio.timeout(60):
@@ -251,7 +223,7 @@ async def test_stopping_leaves_no_answer_behind_that_nobody_reads(monkeypatch: p
 
 
 async def test_a_connection_too_many_replaces_the_one_that_waits_longest() -> None:
-    async with started(
+    async with running_server(
         RestSettings((ANYWHERE,), max_connections=3, max_connections_per_address=2), DictHerder()
     ) as server:
         port = server.ports[0]
@@ -266,7 +238,7 @@ async def test_a_connection_that_is_worked_for_stays() -> None:
     herder = DictHerder()
     herder.hangs.add("connectors")
     settings = RestSettings((ANYWHERE,), max_connections=1, max_connections_per_address=1)
-    async with started(settings, herder) as server, connected(server.ports[0]) as (_, writer):
+    async with running_server(settings, herder) as server, connected(server.ports[0]) as (_, writer):
         writer.write(b"GET /connectors HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await until(lambda: herder.done, "the request to reach the herder")
         async with connected(server.ports[0]) as (refused, _):

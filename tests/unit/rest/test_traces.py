@@ -1,7 +1,5 @@
 """Traces of REST requests and of the steps of an operation, with OpenTelemetry's exporter to memory."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -72,11 +70,7 @@ def test_steps_follow_each_other_below_the_whole(exporter: InMemorySpanExporter)
     drain, move, whole = exporter.get_finished_spans()
     assert [one.name for one in (drain, move, whole)] == ["drain", "move the groups", "failover"]
     assert drain.parent is not None and whole.context is not None and drain.parent.span_id == whole.context.span_id
-    assert [one.status.status_code for one in (drain, move, whole)] == [
-        StatusCode.UNSET,
-        StatusCode.ERROR,
-        StatusCode.ERROR,
-    ]
+    assert [one.status.status_code.name for one in (drain, move, whole)] == ["UNSET", "ERROR", "ERROR"]
 
 
 def test_nothing_is_imported_without_the_variables() -> None:
@@ -87,9 +81,7 @@ def test_nothing_is_imported_without_the_variables() -> None:
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
-def test_variables_without_the_extra_are_said(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_variables_without_an_extra_are_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     configure_tracing("x", {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4318"})
     assert "heliograph[otel]" in caplog.text

@@ -1,7 +1,5 @@
 """The dashboard's files, data and events, without a browser."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator
@@ -11,13 +9,14 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from connect.core.errors import RetriableError
 from connect.core.herder_api import NotFound
 from connect.kafka.concurrency import until
 from rest.rest_config import Flows, RestSettings
 from rest.server import RestServer
 from rest.ui.snapshots import LiveFeed
 from tests.kit.rest_herder import DictHerder
-from tests.unit.rest.conftest import ANYWHERE
+from tests.unit.rest.conftest import ANYWHERE, running_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -31,9 +30,13 @@ def mirror(*flows: tuple[str, str, str]) -> DictHerder:
     return herder
 
 
+def client_of(server: RestServer) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.ports[0]}")
+
+
 @pytest_asyncio.fixture(loop_scope="module")
 async def client(server: RestServer) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.ports[0]}") as client:
+    async with client_of(server) as client:
         yield client
 
 
@@ -54,11 +57,9 @@ async def test_the_page_and_its_files_are_cached_by_tag_and_load_nothing_from_el
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/ui/static/../router.py", 404),
-        ("GET", "/ui/static/%2e%2e/router.py", 404),
-        ("GET", "/ui/none", 404),
-        ("POST", "/ui/api/flows", 405),
+        *(("GET", f"/ui/{path}", 404) for path in ("static/../router.py", "static/%2e%2e/router.py", "none")),
         ("GET", "/ui/api/flows/none/lag", 404),
+        ("POST", "/ui/api/flows", 405),
     ],
 )
 async def test_other_requests_are_refused(
@@ -92,35 +93,24 @@ async def test_a_report_is_of_the_connector_that_the_query_names(server: RestSer
 
 
 async def test_flows_of_a_dedicated_mirror_keep_their_paths_even_if_a_cluster_is_called_ui() -> None:
-    server = RestServer(RestSettings((ANYWHERE,)))
-    await server.start()
     one, other = mirror(("MirrorSourceConnector", "ui", "eu")), mirror(("MirrorSourceConnector", "eu", "ui"))
     flows: Flows = {("ui", "eu"): one, ("eu", "ui"): other}
-    server.serve_flows(flows, public=True)
-    try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.ports[0]}") as client:
+    async with running_server() as server:
+        server.serve_flows(flows, public=True)
+        async with client_of(server) as client:
             found = (await client.get("/ui/api/flows")).json()["flows"]
             assert {name: flow["prefix"] for name, flow in found.items()} == {"eu->ui": "/eu/ui", "ui->eu": "/ui/eu"}
             assert (await client.get("/ui/eu/connectors")).json() == ["MirrorSourceConnector"]
-    finally:
-        await server.stop()
 
 
 async def test_without_the_setting_there_is_no_dashboard() -> None:
-    server = RestServer(RestSettings((ANYWHERE,), has_ui=False))
-    await server.start()
-    server.serve(DictHerder())
-    try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.ports[0]}") as client:
-            assert (await client.get("/ui")).status_code == 404
-    finally:
-        await server.stop()
+    settings = RestSettings((ANYWHERE,), has_ui=False)
+    async with running_server(settings, DictHerder()) as server, client_of(server) as client:
+        assert (await client.get("/ui")).status_code == 404
 
 
-async def test_all_pages_share_a_snapshot_and_a_stop_of_the_worker_ends_their_streams(herder: DictHerder) -> None:
-    server, herder = RestServer(RestSettings((ANYWHERE,))), mirror(("a", "us", "eu"))
-    await server.start()
-    server.serve(herder)
+async def test_all_pages_share_a_snapshot_and_a_stop_of_the_worker_ends_their_streams() -> None:
+    herder = mirror(("a", "us", "eu"))
 
     async def first_event(client: httpx.AsyncClient, read: asyncio.Event) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -132,7 +122,7 @@ async def test_all_pages_share_a_snapshot_and_a_stop_of_the_worker_ends_their_st
                     read.set()
         return found
 
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.ports[0]}") as client:
+    async with running_server(herder=herder) as server, client_of(server) as client:
         read = [asyncio.Event() for _ in range(3)]
         pages = asyncio.gather(*(first_event(client, each) for each in read))
         await asyncio.gather(*(each.wait() for each in read))
@@ -175,7 +165,5 @@ async def test_streams_are_bounded_and_nothing_is_read_once_the_last_page_has_le
 
 
 async def _raise_unless(holds: bool) -> None:
-    from connect.core.errors import RetriableError
-
     if not holds:
         raise RetriableError("not yet")

@@ -1,7 +1,5 @@
 """The dashboard of a flow whose tasks run on two workers: what both know is added up, and a silent one is named."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -15,10 +13,10 @@ from connect.core.config.rest_settings import REST
 from connect.core.model import ConnectorStateInfo, State, Status
 from connect.kafka.concurrency import wall_ms
 from rest.rest_config import RestSettings
-from rest.server import RestServer
 from rest.ui import flows_and_workers, snapshots
 from rest.ui.flows_and_workers import KeptAnswers, details_together
 from tests.kit.rest_herder import DictHerder
+from tests.unit.rest.conftest import running_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -75,30 +73,18 @@ def users(tmp_path: Path) -> Path:
 @asynccontextmanager
 async def two_workers(users: Path) -> AsyncIterator[tuple[list[OneOfTwo], httpx.AsyncClient]]:
     """Two workers of a group that know users by password, and a client of the first."""
-    properties = {
-        "listeners": "http://127.0.0.1:0",
-        "rest.auth.basic.file": str(users),
-        "rest.auth.viewers": "User:ann",
-    }
-    servers = [RestServer(RestSettings.of(REST.parse(properties))) for _ in range(2)]
+    access = {"rest.auth.basic.file": str(users), "rest.auth.viewers": "User:ann"}
+    settings = RestSettings.of(REST.parse({"listeners": "http://127.0.0.1:0", **access}))
     herders = [OneOfTwo(5.0), OneOfTwo(7.0)]
-    try:
-        for server, herder in zip(servers, herders, strict=True):
-            await server.start()
-            server.serve(herder)
-        places = [f"127.0.0.1:{server.ports[0]}" for server in servers]
+    async with running_server(settings, herders[0]) as first, running_server(settings, herders[1]) as second:
+        places = [f"127.0.0.1:{server.ports[0]}" for server in (first, second)]
         for herder, own, other in zip(herders, places, reversed(places), strict=True):
             herder.worker_id, herder.other = own, other
         async with httpx.AsyncClient(base_url=f"http://{places[0]}", auth=("ann", "a-pass")) as client:
             yield herders, client
-    finally:
-        for server in servers:
-            await server.stop()
 
 
-async def test_both_workers_are_asked_and_a_silent_one_is_named_within_its_time(
-    users: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_both_workers_are_asked_and_a_silent_one_is_named(users: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flows_and_workers, "WITHIN_S", 60.0)
     monkeypatch.setattr(flows_and_workers, "_FRESH_S", 0.0)
     monkeypatch.setattr(flows_and_workers, "_AGAIN_S", 0.0)

@@ -1,7 +1,5 @@
 """Errors as one line, exit codes, log lines."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json
@@ -16,18 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from connect.cli.console import (
-    EXIT_ERROR,
-    EXIT_INTERRUPTED,
-    EXIT_JAVA_ERROR,
-    OneLineFormatter,
-    checked_log_options,
-    configure_logging,
-    describe,
-    imported,
-    run_command,
-    stop_signals,
-)
+from connect.cli import console
 from connect.core.audit import state_changed
 from connect.core.errors import ConfigError, PermanentError
 from tests.kit.members import until
@@ -47,6 +34,14 @@ def root_logger() -> Iterator[logging.Logger]:
             one.setLevel(levels.get(one, logging.NOTSET))
 
 
+def logging_to(*options: str) -> io.StringIO:
+    """Where a log with these options goes."""
+    stream = io.StringIO()
+    with redirect_stderr(stream):
+        console.configure_logging(*options)
+    return stream
+
+
 def raising(error: BaseException) -> Callable[[], int]:
     def command() -> int:
         raise error
@@ -56,15 +51,15 @@ def raising(error: BaseException) -> Callable[[], int]:
 
 def test_a_wrong_word_for_the_log_is_named_by_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HELIOGRAPH_LOG_FORMAT", "xml")
-    assert checked_log_options("INFO", "json") == ("INFO", "json")
+    assert console.checked_log_options("INFO", "json") == ("INFO", "json")
     with pytest.raises(ConfigError, match=r"^HELIOGRAPH_LOG_FORMAT is 'xml'"):
-        checked_log_options("INFO", None)
+        console.checked_log_options("INFO", None)
     with pytest.raises(ConfigError, match=r"^--log-format is 'yaml'"):
-        checked_log_options("INFO", "yaml")
+        console.checked_log_options("INFO", "yaml")
 
 
 def test_a_command_that_works_keeps_its_exit_code() -> None:
-    assert run_command("heliograph", lambda: 7) == 7
+    assert console.run_command("heliograph", lambda: 7) == 7
 
 
 @pytest.mark.parametrize(
@@ -76,7 +71,7 @@ def test_a_command_that_works_keeps_its_exit_code() -> None:
     ],
 )
 def test_an_expected_error_is_one_line(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command("heliograph", raising(error)) == EXIT_ERROR
+    assert console.run_command("heliograph", raising(error)) == console.EXIT_ERROR
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
@@ -88,7 +83,7 @@ def test_an_unexpected_error_is_one_line_and_its_trace_a_file(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert run_command("heliograph", raising(ZeroDivisionError("division\nby zero"))) == EXIT_ERROR
+    assert console.run_command("heliograph", raising(ZeroDivisionError("division\nby zero"))) == console.EXIT_ERROR
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert err.startswith("heliograph: internal error: ZeroDivisionError: division by zero (test_console.py:")
@@ -106,7 +101,7 @@ def test_what_a_command_and_its_children_write_is_private(tmp_path: Path) -> Non
 
     before = os.umask(0o022)
     try:
-        assert run_command("heliograph", write) == 0
+        assert console.run_command("heliograph", write) == 0
     finally:
         os.umask(before)
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
@@ -114,14 +109,12 @@ def test_what_a_command_and_its_children_write_is_private(tmp_path: Path) -> Non
 
 
 def test_ctrl_c_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command("heliograph", raising(KeyboardInterrupt())) == EXIT_INTERRUPTED
+    assert console.run_command("heliograph", raising(KeyboardInterrupt())) == console.EXIT_INTERRUPTED
     assert capsys.readouterr().err == ""
 
 
 def test_a_log_line_is_one_line_with_time_level_and_message(root_logger: logging.Logger) -> None:
-    stream = io.StringIO()
-    with redirect_stderr(stream):
-        configure_logging()
+    stream = logging_to()
     try:
         raise ValueError("of\ntwo lines")
     except ValueError:
@@ -134,9 +127,7 @@ def test_a_log_line_is_one_line_with_time_level_and_message(root_logger: logging
 
 
 def test_a_log_in_json_has_the_fields_of_a_state_change(root_logger: logging.Logger) -> None:
-    stream = io.StringIO()
-    with redirect_stderr(stream):
-        configure_logging("DEBUG", "json")
+    stream = logging_to("DEBUG", "json")
     log = logging.getLogger("connect.test")
     state_changed(log, logging.WARNING, "topic-deleted", "us.a", "%s: deleted\n%s", "us->eu", "us.a")
     try:
@@ -156,9 +147,7 @@ def test_a_log_in_json_has_the_fields_of_a_state_change(root_logger: logging.Log
 
 
 def test_a_log_in_json_takes_fields_of_any_type(root_logger: logging.Logger) -> None:
-    stream = io.StringIO()
-    with redirect_stderr(stream):
-        configure_logging("INFO", "json")
+    stream = logging_to("INFO", "json")
     root_logger.warning("of %s\n%s", {1}, "a library", extra={"event": OSError("x"), "subject": {(1, 2): float("nan")}})
     (line,) = stream.getvalue().splitlines()
     found = json.loads(line, parse_constant=pytest.fail)
@@ -166,9 +155,7 @@ def test_a_log_in_json_takes_fields_of_any_type(root_logger: logging.Logger) -> 
 
 
 def test_what_wants_only_critical_messages_gets_none_of_libraries(root_logger: logging.Logger) -> None:
-    stream = io.StringIO()
-    with redirect_stderr(stream):
-        configure_logging("CRITICAL")
+    stream = logging_to("CRITICAL")
     logging.getLogger("aiokafka.producer").warning("got an error, retrying")
     assert stream.getvalue() == ""
 
@@ -178,7 +165,7 @@ def test_debug_shows_traces_still_on_one_line() -> None:
         raise ValueError("x")
     except ValueError as error:
         record = logging.LogRecord("a", logging.ERROR, __file__, 1, "m", None, (ValueError, error, None))
-    text = OneLineFormatter(traces=True).format(record)
+    text = console.OneLineFormatter(traces=True).format(record)
     assert "\n" not in text
     assert "Traceback" in text
 
@@ -186,23 +173,21 @@ def test_debug_shows_traces_still_on_one_line() -> None:
 def test_a_name_from_outside_can_end_no_line_and_command_no_terminal() -> None:
     name = "ann\r\n2026 INFO x\x1b[2J\x85\u2028\u202e\tü"
     record = logging.LogRecord("a", logging.INFO, __file__, 1, "%s PUT", (name,), None)
-    text = OneLineFormatter(traces=False).format(record)
+    text = console.OneLineFormatter(traces=False).format(record)
     assert text.endswith(r" INFO ann\r\n2026 INFO x\x1b[2J\x85\u2028\u202e" + "\tü PUT (a)")
 
 
 def test_errors_without_text_still_say_what_they_are() -> None:
-    assert describe(TimeoutError()) == "TimeoutError"
-    assert describe(KeyError()) == "KeyError"
-    assert describe(OSError()) == "OSError"
-    assert (
-        describe(OSError(28, "No space left on device", "/cache/kafka.jar"))
-        == "/cache/kafka.jar: No space left on device"
-    )
+    assert console.describe(TimeoutError()) == "TimeoutError"
+    assert console.describe(KeyError()) == "KeyError"
+    assert console.describe(OSError()) == "OSError"
+    full = OSError(28, "No space left on device", "/cache/kafka.jar")
+    assert console.describe(full) == "/cache/kafka.jar: No space left on device"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_signals_set_the_event_and_a_second_one_does_no_harm(number: signal.Signals) -> None:
-    async with stop_signals() as stop:
+    async with console.stop_signals() as stop:
         os.kill(os.getpid(), number)
         await asyncio.wait_for(stop.wait(), 60)
         os.kill(os.getpid(), number)
@@ -211,7 +196,7 @@ async def test_signals_set_the_event_and_a_second_one_does_no_harm(number: signa
 
 
 @pytest.mark.parametrize(
-    ("hangs", "code", "words"), [("before", EXIT_JAVA_ERROR, "stopping timed out"), ("after", 0, "")]
+    ("hangs", "code", "words"), [("before", console.EXIT_JAVA_ERROR, "stopping timed out"), ("after", 0, "")]
 )
 def test_a_process_ends_in_time_whatever_hangs(hangs: str, code: int, words: str) -> None:
     """A thread that nobody can cancel, while we stop or when we have stopped."""
@@ -238,8 +223,8 @@ async def test_a_stop_does_not_wait_for_imports(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "slow_to_import.py").write_text("import threading\ngoes_on = threading.Event()\ngoes_on.wait()\n")
     monkeypatch.syspath_prepend(tmp_path)
     stop = asyncio.Event()
-    assert await imported(stop, "json", "connect.cli.console")
-    importing = asyncio.ensure_future(imported(stop, "slow_to_import"))
+    assert await console.imported(stop, "json", "connect.cli.console")
+    importing = asyncio.ensure_future(console.imported(stop, "slow_to_import"))
     await until(lambda: hasattr(sys.modules.get("slow_to_import"), "goes_on"), "that it imports")
     stop.set()
     assert not await asyncio.wait_for(importing, 60)

@@ -1,7 +1,5 @@
 """Every command teaches by examples that it takes itself, and shells can complete all of them."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -153,9 +151,7 @@ def test_every_command_is_in_one_group_of_the_help() -> None:
         ("check mm2.properties --offline", "check mm2.properties --offline", ""),
     ],
 )
-def test_old_names_are_taken_with_a_warning(
-    old: str, new: str, warning: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_old_names_give_a_warning(old: str, new: str, warning: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert with_current_names(old.split()) == new.split()
     err = capsys.readouterr().err
     assert warning in err
@@ -171,14 +167,8 @@ def test_clusters_takes_several_words_as_in_java() -> None:
 def answered(shell: str, **environment: str) -> list[str]:
     asked = {**os.environ, "_HELIOGRAPH_COMPLETE": f"complete_{shell}", **environment}
     code = "from connect.cli.main import main; main()"
-    ended = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        env=asked,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    ended = subprocess.run(command, env=asked, capture_output=True, text=True, timeout=120, check=False)
     assert ended.stderr == ""
     return ended.stdout.split()
 

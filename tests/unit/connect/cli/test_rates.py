@@ -1,7 +1,5 @@
 """Speeds and lags from counters."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """``docs/reference`` against the declarations that it is made from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

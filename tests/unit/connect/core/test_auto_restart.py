@@ -1,7 +1,5 @@
 """Strimzi's rule of automatic restarts."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest
@@ -11,6 +9,8 @@ from connect.core.errors import ConfigError, HeliographError, PermanentError, Re
 from connect.core.model import Restarts
 
 MINUTE_MS = 60_000
+ON = {"auto.restart.enabled": "true"}
+BACKOFF = "auto.restart.max.backoff.minutes"
 
 
 def restarted_at(rule: AutoRestartRule, most: int) -> list[int]:
@@ -64,16 +64,8 @@ def test_it_says_why_there_is_no_restart() -> None:
     [
         ({}, None),
         ({"auto.restart.enabled": "false", "auto.restart.max.restarts": "2"}, None),
-        ({"auto.restart.enabled": "true"}, AutoRestartRule()),
-        (
-            {
-                "auto.restart.enabled": "true",
-                "auto.restart.max.restarts": "7",
-                "auto.restart.max.backoff.minutes": "10",
-                "topics": "x",
-            },
-            AutoRestartRule(7, 10),
-        ),
+        (ON, AutoRestartRule()),
+        ({**ON, "auto.restart.max.restarts": "7", BACKOFF: "10", "topics": "x"}, AutoRestartRule(7, 10)),
     ],
 )
 def test_what_a_config_sets(config: dict[str, str], rule: AutoRestartRule | None) -> None:
@@ -82,7 +74,7 @@ def test_what_a_config_sets(config: dict[str, str], rule: AutoRestartRule | None
 
 def test_a_wrong_number_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"auto\.restart\.max\.restarts"):
-        AutoRestartRule.of({"auto.restart.enabled": "true", "auto.restart.max.restarts": "-1"})
+        AutoRestartRule.of({**ON, "auto.restart.max.restarts": "-1"})
 
 
 def _caused(error: Exception, cause: Exception) -> Exception:

@@ -1,7 +1,5 @@
 """The config topic: Java's bytes, each trap of the fold, and what compaction may do to a log that workers wrote."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,19 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connect.core import config_topic
-from connect.core.config_topic import (
-    ConfigChange,
-    ConfigLog,
-    ConnectorChanged,
-    ConnectorRemoved,
-    LoggerChanged,
-    Record,
-    RestartAsked,
-    SessionKeyChanged,
-    SkippedConfigRecord,
-    TargetChanged,
-    TasksChanged,
-)
 from connect.core.herder_api import SessionKey
 from connect.core.model import RestartRequest, TargetState, TaskId
 
@@ -31,21 +16,21 @@ STARTED, PAUSED, STOPPED = TargetState.STARTED, TargetState.PAUSED, TargetState.
 KEY = SessionKey(b"\x00\x01\x02" * 10, "HmacSHA256", 1_700_000_000_000)
 
 
-def fold(log: ConfigLog, *records: Record) -> list[ConfigChange]:
+def fold(log: config_topic.ConfigLog, *records: config_topic.Record) -> list[config_topic.ConfigChange]:
     return [change for key, value in records for change in log.apply(log.offset if log.offset >= 0 else 0, key, value)]
 
 
-def folded(*records: Record) -> ConfigLog:
-    log = ConfigLog()
-    assert not [change for change in fold(log, *records) if isinstance(change, SkippedConfigRecord)]
+def folded(*records: config_topic.Record) -> config_topic.ConfigLog:
+    log = config_topic.ConfigLog()
+    assert not [change for change in fold(log, *records) if isinstance(change, config_topic.SkippedConfigRecord)]
     return log
 
 
-def is_inconsistent(log: ConfigLog, name: str) -> bool:
+def is_inconsistent(log: config_topic.ConfigLog, name: str) -> bool:
     return len(log.task_ids(name)) < log.task_count(name)
 
 
-def tasks(name: str, *configs: dict[str, str]) -> list[Record]:
+def tasks(name: str, *configs: dict[str, str]) -> list[config_topic.Record]:
     return [*config_topic.task_records(name, configs), config_topic.commit_record(name, len(configs))]
 
 
@@ -82,7 +67,7 @@ CONNECTOR = config_topic.connector_record("c", {"name": "c", "tasks.max": "2"})
         (config_topic.logger_record("org.apache", "DEBUG"), "logger-cluster-org.apache", b'{"level":"DEBUG"}'),
     ],
 )
-def test_records_are_javas(record: Record, key: str, value: bytes) -> None:
+def test_records_are_javas(record: config_topic.Record, key: str, value: bytes) -> None:
     assert record[0] == key
     assert record[1] is not None
     assert record[1].startswith(value)
@@ -95,7 +80,7 @@ def test_a_target_state_that_is_the_same_is_no_change() -> None:
     log = folded(CONNECTOR)
     paused, started = config_topic.target_state_record("c", PAUSED), config_topic.target_state_record("c", STARTED)
     changes = [fold(log, record) for record in (started, paused, paused, started)]
-    assert changes == [[], [TargetChanged("c")], [], [TargetChanged("c")]]
+    assert changes == [[], [config_topic.TargetChanged("c")], [], [config_topic.TargetChanged("c")]]
 
 
 def test_a_target_state_that_vanishes_is_the_default_without_a_word() -> None:
@@ -120,13 +105,13 @@ def test_a_target_state_that_vanishes_is_the_default_without_a_word() -> None:
 def test_target_states_of_older_and_odd_workers(value: bytes, state: TargetState) -> None:
     log = folded(CONNECTOR)
     (change,) = log.apply(1, "target-state-c", value)
-    assert isinstance(change, SkippedConfigRecord if state is STARTED else TargetChanged)
+    assert isinstance(change, config_topic.SkippedConfigRecord if state is STARTED else config_topic.TargetChanged)
     assert log.target_state("c") is state
 
 
 def test_a_removed_connector_leaves_nothing_to_run_and_no_wish_behind() -> None:
     log = folded(CONNECTOR, *tasks("c", {"a": "1"}), config_topic.target_state_record("c", PAUSED))
-    assert fold(log, *config_topic.removal_records("c")) == [ConnectorRemoved("c")]
+    assert fold(log, *config_topic.removal_records("c")) == [config_topic.ConnectorRemoved("c")]
     assert log.connectors() == ()
     assert log.task_ids("c") == ()
     fold(log, CONNECTOR)
@@ -156,8 +141,8 @@ def test_the_applied_config_is_that_of_the_commit() -> None:
 def test_a_commit_whose_tasks_are_not_all_there_is_inconsistent_until_the_next() -> None:
     """Java's example: of two sets of two tasks compaction has taken the first's task 0."""
     first, second = config_topic.task_records("c", [{"a": "0"}, {"a": "1"}]), [{"b": "0"}, {"b": "1"}]
-    log = ConfigLog()
-    assert fold(log, CONNECTOR, first[1], config_topic.commit_record("c", 2))[-1] == TasksChanged("c")
+    log = config_topic.ConfigLog()
+    assert fold(log, CONNECTOR, first[1], config_topic.commit_record("c", 2))[-1] == config_topic.TasksChanged("c")
     assert is_inconsistent(log, "c")
     assert (log.task_ids("c"), log.task_count("c"), log.task_generation("c")) == ((), 2, None)
     assert log.applied_config("c") is None
@@ -174,7 +159,7 @@ def test_a_commit_whose_tasks_are_not_all_there_is_inconsistent_until_the_next()
 
 
 def test_a_commit_of_a_connector_that_is_gone_is_passed_over() -> None:
-    log = ConfigLog()
+    log = config_topic.ConfigLog()
     assert fold(log, *tasks("c", {"a": "0"})) == []
     assert not log.pending_fencing("c")
     fold(log, CONNECTOR, config_topic.commit_record("c", 1))
@@ -202,60 +187,51 @@ def test_configs_of_many_tasks_share_their_texts() -> None:
 @pytest.mark.parametrize(
     ("record", "changes"),
     [
-        (config_topic.session_key_record(KEY), [SessionKeyChanged()]),
+        (config_topic.session_key_record(KEY), [config_topic.SessionKeyChanged()]),
         (
             ("restart-connector-c", b'{"include-tasks":true,"only-failed":true}'),
-            [RestartAsked(RestartRequest("c", only_failed=True, include_tasks=True))],
+            [config_topic.RestartAsked(RestartRequest("c", only_failed=True, include_tasks=True))],
         ),
-        (("restart-connector-c", b'{"include-tasks":"true"}'), [RestartAsked(RestartRequest("c"))]),
-        (config_topic.logger_record("a.b", "TRACE"), [LoggerChanged("a.b", "TRACE")]),
-        (("connector-c", b"null"), [ConnectorRemoved("c")]),
-        (("connector-c", b'{"properties":{"a":null,"b":"1"}}'), [ConnectorChanged("c")]),
+        (("restart-connector-c", b'{"include-tasks":"true"}'), [config_topic.RestartAsked(RestartRequest("c"))]),
+        (config_topic.logger_record("a.b", "TRACE"), [config_topic.LoggerChanged("a.b", "TRACE")]),
+        (("connector-c", b"null"), [config_topic.ConnectorRemoved("c")]),
+        (("connector-c", b'{"properties":{"a":null,"b":"1"}}'), [config_topic.ConnectorChanged("c")]),
     ],
 )
-def test_what_single_records_change(record: Record, changes: list[ConfigChange]) -> None:
-    log = ConfigLog()
+def test_what_single_records_change(record: config_topic.Record, changes: list[config_topic.ConfigChange]) -> None:
+    log = config_topic.ConfigLog()
     assert fold(log, record) == changes
     assert log.session_key == (KEY if record[0] == "session-key" else None)
     # A null in a config is an absent key.
-    assert log.connector_config("c") == ({"b": "1"} if changes == [ConnectorChanged("c")] else None)
+    assert log.connector_config("c") == ({"b": "1"} if changes == [config_topic.ConnectorChanged("c")] else None)
 
 
 # -- what makes no sense -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        (None, b"{}"),
-        ("connector-c", b"[]"),
-        ("connector-c", b"{}"),
-        ("connector-c", b'{"properties":{"a":7}}'),
-        ("task-c-0", None),
-        ("task-c-0", b'{"properties":[]}'),
-        ("task-c", b'{"properties":{}}'),
-        ("task-c-x", b'{"properties":{}}'),
-        ("task-c-99999999999", b'{"properties":{}}'),
-        ("commit-c", None),
-        ("commit-c", b'{"tasks":"1"}'),
-        ("commit-c", b'{"tasks":-1}'),
-        ("commit-c", b'{"tasks":true}'),
-        ("tasks-fencing-c", None),
-        ("tasks-fencing-c", b'{"task-count":1.5}'),
-        ("session-key", None),
-        ("session-key", b'{"key":"!","algorithm":"HmacSHA256","creation-timestamp":1}'),
-        ("session-key", b'{"key":"","algorithm":"HmacSHA256","creation-timestamp":1}'),
-        ("session-key", b'{"key":"AAAA","algorithm":"HmacSHA256","creation-timestamp":"1"}'),
-        ("session-key", b'{"key":"AAAA","algorithm":"HmacSHA256","creation-timestamp":9223372036854775808}'),
-        ("restart-connector-c", None),
-        ("logger-cluster-a", b'{"level":7}'),
-        ("something", b"{}"),
+NO_KEY = b'{"key":%s,"algorithm":"HmacSHA256","creation-timestamp":%s}'
+NONSENSE: dict[str | None, list[bytes | None]] = {
+    None: [b"{}"],
+    "connector-c": [b"[]", b"{}", b'{"properties":{"a":7}}'],
+    "task-c-0": [None, b'{"properties":[]}'],
+    **{key: [b'{"properties":{}}'] for key in ("task-c", "task-c-x", "task-c-99999999999")},
+    "commit-c": [None, b'{"tasks":"1"}', b'{"tasks":-1}', b'{"tasks":true}'],
+    "tasks-fencing-c": [None, b'{"task-count":1.5}'],
+    "session-key": [
+        *(None, NO_KEY % (b'"!"', b"1"), NO_KEY % (b'""', b"1")),
+        *(NO_KEY % (b'"AAAA"', b'"1"'), NO_KEY % (b'"AAAA"', b"9223372036854775808")),
     ],
-)
+    "restart-connector-c": [None],
+    "logger-cluster-a": [b'{"level":7}'],
+    "something": [b"{}"],
+}
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in NONSENSE.items() for value in values])
 def test_what_makes_no_sense_is_passed_over_and_said(key: str | None, value: bytes | None) -> None:
     log, same = folded(CONNECTOR, *tasks("c", {"a": "0"})), folded(CONNECTOR, *tasks("c", {"a": "0"}))
     (change,) = log.apply(5, key, value)
-    assert isinstance(change, SkippedConfigRecord)
+    assert isinstance(change, config_topic.SkippedConfigRecord)
     assert log.offset == 6
     same.offset = 6
     assert log == same
@@ -265,13 +241,15 @@ def test_a_value_that_is_no_json_does_not_move_the_offset() -> None:
     """Nor does it Java's: members that compare offsets would never agree."""
     log = folded(CONNECTOR)
     for value in (b"", b"{", b"\xff", b"[" * 100_000):
-        assert isinstance(log.apply(9, "connector-d", value)[0], SkippedConfigRecord)
+        assert isinstance(log.apply(9, "connector-d", value)[0], config_topic.SkippedConfigRecord)
     assert log.offset == 1
 
 
 def test_a_wrong_value_is_not_quoted() -> None:
-    (change,) = ConfigLog().apply(0, "session-key", b'{"key":"top secret","algorithm":"A","creation-timestamp":1}')
-    assert isinstance(change, SkippedConfigRecord)
+    (change,) = config_topic.ConfigLog().apply(
+        0, "session-key", b'{"key":"top secret","algorithm":"A","creation-timestamp":1}'
+    )
+    assert isinstance(change, config_topic.SkippedConfigRecord)
     assert "top secret" not in change.why
 
 
@@ -300,7 +278,7 @@ JSON = st.recursive(
     )
 )
 def test_nothing_is_raised(records: list[tuple[str | None, bytes | str | None]]) -> None:
-    log = ConfigLog()
+    log = config_topic.ConfigLog()
     for offset, (key, value) in enumerate(records):
         log.apply(offset, key, value.encode() if isinstance(value, str) else value)
     for name in log.connectors():
@@ -320,7 +298,7 @@ class Model:
     configs: dict[str, dict[str, str]] = field(default_factory=dict)
     targets: dict[str, TargetState] = field(default_factory=dict)
     tasks: dict[str, list[dict[str, str]]] = field(default_factory=dict)
-    records: list[Record] = field(default_factory=list)
+    records: list[config_topic.Record] = field(default_factory=list)
 
     def create(self, name: str, number: int, target: TargetState | None) -> None:
         if target is not None:
@@ -359,7 +337,7 @@ def histories(draw: st.DrawFn) -> Model:
     return model
 
 
-def assert_same_connectors(log: ConfigLog, model: Model) -> None:
+def assert_same_connectors(log: config_topic.ConfigLog, model: Model) -> None:
     assert set(log.connectors()) == set(model.configs)
     for name, config in model.configs.items():
         assert log.connector_config(name) == config
@@ -375,7 +353,7 @@ def test_the_fold_is_what_was_written(model: Model) -> None:
         assert not is_inconsistent(log, name)
 
 
-def compacted(records: Sequence[Record], draws: st.DataObject) -> list[Record]:
+def compacted(records: Sequence[config_topic.Record], draws: st.DataObject) -> list[config_topic.Record]:
     """What a cleaner may leave: of each key any number of its last records, at least one but for a tombstone."""
     newest_first: dict[str, list[int]] = {}
     for at, (key, _) in reversed(list(enumerate(records))):

@@ -1,7 +1,5 @@
 """Errors as one clear line, and as values that travel."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

@@ -1,7 +1,5 @@
 """Texts of Java (``Double.toString``, Jackson), and JSON of strangers, which is counted before it is read."""
 
-from __future__ import annotations
-
 import json
 import math
 import struct
@@ -12,17 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connect.core.jackson import (
-    MAX_DEPTH,
-    MAX_ELEMENTS,
-    TooManyElements,
-    decode_json,
-    float32_text,
-    float64_text,
-    json_text,
-    string_text,
-    to_float32,
-)
+from connect.core import jackson
 
 
 @pytest.mark.parametrize(
@@ -47,7 +35,7 @@ from connect.core.jackson import (
     ],
 )
 def test_doubles(value: float, text: str) -> None:
-    assert float64_text(value) == text
+    assert jackson.float64_text(value) == text
 
 
 @pytest.mark.parametrize(
@@ -63,26 +51,26 @@ def test_doubles(value: float, text: str) -> None:
     ],
 )
 def test_floats(value: float, text: str) -> None:
-    assert float32_text(to_float32(value)) == text
+    assert jackson.float32_text(jackson.to_float32(value)) == text
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_a_doubles_text_names_it(value: float) -> None:
-    assert float(float64_text(value)) == value
+    assert float(jackson.float64_text(value)) == value
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
 def test_a_floats_text_names_it(value: float) -> None:
-    assert struct.pack(">f", float(float32_text(value))) == struct.pack(">f", value)
+    assert struct.pack(">f", float(jackson.float32_text(value))) == struct.pack(">f", value)
 
 
 def test_strings_are_escaped_as_jackson_does() -> None:
-    assert string_text('a"b\\c\n\x01\x1fé/€𝄞') == '"a\\"b\\\\c\\n\\u0001\\u001Fé/€\\uD834\\uDD1E"'
+    assert jackson.string_text('a"b\\c\n\x01\x1fé/€𝄞') == '"a\\"b\\\\c\\n\\u0001\\u001Fé/€\\uD834\\uDD1E"'
 
 
 def test_json_is_compact_and_keeps_its_order() -> None:
     value = {"b": [1, None, True, 1.5e10], "a": {"x": "y"}, "nan": math.nan}
-    assert json_text(value) == '{"b":[1,null,true,1.5E10],"a":{"x":"y"},"nan":"NaN"}'
+    assert jackson.json_text(value) == '{"b":[1,null,true,1.5E10],"a":{"x":"y"},"nan":"NaN"}'
 
 
 json_values: st.SearchStrategy[Any] = st.recursive(
@@ -94,20 +82,20 @@ json_values: st.SearchStrategy[Any] = st.recursive(
 
 @given(json_values)
 def test_what_is_written_is_json(value: object) -> None:
-    assert json.loads(json_text(value)) == value
+    assert json.loads(jackson.json_text(value)) == value
 
 
 @pytest.mark.parametrize("value", [b"bytes", {1: 2}, object()])
 def test_what_json_cannot_say_is_a_mistake_of_the_caller(value: object) -> None:
     with pytest.raises(TypeError):
-        json_text(value)
+        jackson.json_text(value)
 
 
 @given(json_values, st.sampled_from(["utf-8", "utf-16-le", "utf-32-be"]))
 def test_texts_are_read_as_json_reads_them(value: Any, encoding: str) -> None:
     text = json.dumps(value, ensure_ascii=False)
-    assert decode_json(text) == value
-    assert decode_json(text.encode(encoding)) == value
+    assert jackson.decode_json(text) == value
+    assert jackson.decode_json(text.encode(encoding)) == value
 
 
 @given(st.text(alphabet='[]{}",\\:a1 ', max_size=60))
@@ -116,9 +104,9 @@ def test_any_text_is_a_value_or_an_error_of_one_kind(text: str) -> None:
         expected = json.loads(text)
     except ValueError:
         with pytest.raises(ValueError, match=r"."):
-            decode_json(text)
+            jackson.decode_json(text)
     else:
-        assert decode_json(text) == expected
+        assert jackson.decode_json(text) == expected
 
 
 def nested(levels: int) -> str:
@@ -126,19 +114,19 @@ def nested(levels: int) -> str:
 
 
 def test_levels_are_counted() -> None:
-    assert decode_json(nested(MAX_DEPTH)) is not None
+    assert jackson.decode_json(nested(jackson.MAX_DEPTH)) is not None
     with pytest.raises(ValueError, match="more than 100 levels"):
-        decode_json(nested(MAX_DEPTH + 1))
+        jackson.decode_json(nested(jackson.MAX_DEPTH + 1))
     # Beside one another they are no levels, and in a string they are text.
-    assert len(decode_json(f"[{','.join(['[]'] * 500)}]")) == 500
-    assert decode_json(json.dumps(nested(1000) + '"\\')) == nested(1000) + '"\\'
+    assert len(jackson.decode_json(f"[{','.join(['[]'] * 500)}]")) == 500
+    assert jackson.decode_json(json.dumps(nested(1000) + '"\\')) == nested(1000) + '"\\'
 
 
 def test_elements_are_counted() -> None:
-    assert len(decode_json(f"[{','.join(['1'] * MAX_ELEMENTS)}]")) == MAX_ELEMENTS
-    with pytest.raises(TooManyElements, match=f"more than {MAX_ELEMENTS} elements"):
-        decode_json(f"[{','.join(['1'] * (MAX_ELEMENTS + 1))}]")
-    assert decode_json(json.dumps("," * (MAX_ELEMENTS + 1))) == "," * (MAX_ELEMENTS + 1)
+    assert len(jackson.decode_json(f"[{','.join(['1'] * jackson.MAX_ELEMENTS)}]")) == jackson.MAX_ELEMENTS
+    with pytest.raises(jackson.TooManyElements, match=f"more than {jackson.MAX_ELEMENTS} elements"):
+        jackson.decode_json(f"[{','.join(['1'] * (jackson.MAX_ELEMENTS + 1))}]")
+    assert jackson.decode_json(json.dumps("," * (jackson.MAX_ELEMENTS + 1))) == "," * (jackson.MAX_ELEMENTS + 1)
 
 
 @pytest.mark.parametrize(
@@ -149,5 +137,5 @@ def test_elements_are_counted() -> None:
 def test_a_text_that_is_refused_costs_little(text: str) -> None:
     began_s = time.process_time()
     with pytest.raises(ValueError, match=r"."):
-        decode_json(text)
+        jackson.decode_json(text)
     assert time.process_time() - began_s < 2

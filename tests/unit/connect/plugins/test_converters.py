@@ -1,7 +1,5 @@
 """The bytes that Kafka's converters write, and JsonConverter's JSON with and without schemas."""
 
-from __future__ import annotations
-
 import base64
 import json
 import math
@@ -18,32 +16,21 @@ from hypothesis import strategies as st
 from connect.api.convert import DataError
 from connect.api.source import BYTES, OPTIONAL_BYTES, OPTIONAL_STRING, STRING, Schema
 from connect.core.errors import ConfigError
-from connect.plugins.converters import (
-    BooleanConverter,
-    ByteArrayConverter,
-    ConverterOfBoth,
-    DoubleConverter,
-    FloatConverter,
-    IntegerConverter,
-    JsonConverter,
-    LongConverter,
-    ShortConverter,
-    StringConverter,
-)
+from connect.plugins import converters
 from connect.plugins.java_values import DATE, DECIMAL_NAME, TIME, TIMESTAMP
 
-NUMBERS: list[tuple[type[ConverterOfBoth], str, Any, bytes]] = [
-    (ShortConverter, "int16", -2, b"\xff\xfe"),
-    (IntegerConverter, "int32", 1, b"\0\0\0\1"),
-    (LongConverter, "int64", -(2**63), b"\x80" + bytes(7)),
-    (FloatConverter, "float32", 1.5, b"\x3f\xc0\0\0"),
-    (DoubleConverter, "float64", -2.0, b"\xc0" + bytes(7)),
-    (IntegerConverter, "int32", SIGINT, b"\0\0\0\2"),  # of a class below int
+NUMBERS: list[tuple[type[converters.ConverterOfBoth], str, Any, bytes]] = [
+    (converters.ShortConverter, "int16", -2, b"\xff\xfe"),
+    (converters.IntegerConverter, "int32", 1, b"\0\0\0\1"),
+    (converters.LongConverter, "int64", -(2**63), b"\x80" + bytes(7)),
+    (converters.FloatConverter, "float32", 1.5, b"\x3f\xc0\0\0"),
+    (converters.DoubleConverter, "float64", -2.0, b"\xc0" + bytes(7)),
+    (converters.IntegerConverter, "int32", SIGINT, b"\0\0\0\2"),  # of a class below int
 ]
 
 
 @pytest.mark.parametrize(("kind", "type_", "value", "data"), NUMBERS)
-def test_numbers_are_big_endian(kind: type[ConverterOfBoth], type_: str, value: Any, data: bytes) -> None:
+def test_numbers_are_big_endian(kind: type[converters.ConverterOfBoth], type_: str, value: Any, data: bytes) -> None:
     converter = kind()
     converter.configure({"converter.type": "value"})
     assert converter.from_connect("t", Schema(type_), value) == data
@@ -52,20 +39,24 @@ def test_numbers_are_big_endian(kind: type[ConverterOfBoth], type_: str, value: 
 
 
 @pytest.mark.parametrize("kind", [each[0] for each in NUMBERS])
-def test_numbers_of_another_type_are_refused(kind: type[ConverterOfBoth]) -> None:
+def test_numbers_of_another_type_are_refused(kind: type[converters.ConverterOfBoth]) -> None:
     for wrong in ("text", True, b"\0"):
         with pytest.raises(DataError, match=r"^Failed to serialize to \w+ \(was class java.lang.String|Boolean|\[B\)"):
             kind().from_connect("t", None, wrong)
 
 
 def test_numbers_beyond_their_type_are_refused() -> None:
-    for converter, value in ((ShortConverter(), 2**15), (IntegerConverter(), -(2**31) - 1), (FloatConverter(), 1e300)):
+    for converter, value in (
+        (converters.ShortConverter(), 2**15),
+        (converters.IntegerConverter(), -(2**31) - 1),
+        (converters.FloatConverter(), 1e300),
+    ):
         with pytest.raises(DataError, match="out of its range"):
             converter.from_connect("t", None, value)
 
 
 def test_bytes_pass_as_they_are() -> None:
-    converter = ByteArrayConverter()
+    converter = converters.ByteArrayConverter()
     assert converter.from_connect("t", BYTES, b"\0\xff") == b"\0\xff"
     assert converter.from_connect("t", None, memoryview(b"ab")) == b"ab"
     assert converter.from_connect("t", OPTIONAL_BYTES, None) is None
@@ -91,11 +82,11 @@ def test_bytes_pass_as_they_are() -> None:
     ],
 )
 def test_strings_are_what_to_string_says(value: Any, schema: Schema | None, text: str) -> None:
-    assert StringConverter().from_connect("t", schema, value) == text.encode()
+    assert converters.StringConverter().from_connect("t", schema, value) == text.encode()
 
 
 def test_strings_in_another_character_set() -> None:
-    converter = StringConverter()
+    converter = converters.StringConverter()
     converter.configure({"converter.type": "key", "converter.encoding": "ISO-8859-1"})
     assert converter.from_connect("t", STRING, "é€") == b"\xe9?"
     with pytest.raises(ConfigError, match=r"converter\.encoding nonsense is an unknown character set"):
@@ -107,7 +98,7 @@ def test_strings_in_another_character_set() -> None:
     [("UTF-16", "feff006100e9"), ("utf_16", "feff006100e9"), ("UTF-16LE", "6100e900"), ("UTF-32", "00000061000000e9")],
 )
 def test_wide_characters_are_ordered_and_marked_as_in_java(encoding: str, data: str) -> None:
-    converter = StringConverter()
+    converter = converters.StringConverter()
     converter.configure({"converter.type": "value", "converter.encoding": encoding})
     assert converter.from_connect("t", STRING, "aé") == bytes.fromhex(data)
     assert converter.from_connect("t", STRING, "") == b""
@@ -115,11 +106,11 @@ def test_wide_characters_are_ordered_and_marked_as_in_java(encoding: str, data: 
 
 def test_bytes_have_no_text() -> None:
     with pytest.raises(DataError, match=r"class \[B cannot be converted to text"):
-        StringConverter().from_connect("t", None, b"x")
+        converters.StringConverter().from_connect("t", None, b"x")
 
 
 def test_booleans() -> None:
-    converter = BooleanConverter()
+    converter = converters.BooleanConverter()
     assert converter.from_connect("t", Schema("boolean"), True) == b"\1"
     assert converter.from_connect("t", None, False) == b"\0"
     with pytest.raises(DataError, match=r"^Invalid schema type for BooleanConverter: INT32$"):
@@ -130,7 +121,7 @@ def test_booleans() -> None:
 
 def test_the_use_of_a_converter_is_one_of_three() -> None:
     with pytest.raises(ConfigError, match=r"String must be one of: key, value, header"):
-        LongConverter().configure({"converter.type": "payload"})
+        converters.LongConverter().configure({"converter.type": "payload"})
 
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -139,8 +130,8 @@ INT8 = Schema("int8")
 DECIMAL = Schema("bytes", name=DECIMAL_NAME, version=1, parameters=(("scale", "2"),))
 
 
-def converter(**settings: str) -> JsonConverter:
-    made = JsonConverter()
+def converter(**settings: str) -> converters.JsonConverter:
+    made = converters.JsonConverter()
     made.configure({"converter.type": "value", **{key.replace("_", "."): value for key, value in settings.items()}})
     return made
 

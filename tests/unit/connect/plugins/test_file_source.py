@@ -1,7 +1,5 @@
 """The file source, after Java's ``FileStreamSourceTaskTest`` and ``-ConnectorTest``."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -57,6 +55,11 @@ def task() -> Iterator[FileStreamSourceTask]:
     made.stop()
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "file"
+
+
 def props(file: Path | None, **more: str) -> dict[str, str]:
     settings = {"topic": "lines", **more}
     return settings if file is None else {**settings, "file": str(file)}
@@ -66,8 +69,7 @@ def read(records: Sequence[SourceRecord] | None) -> list[tuple[Any, Any]]:
     return [(each.value, each.source_offset["position"]) for each in records or ()]
 
 
-def test_lines_and_their_positions(task: FileStreamSourceTask, tmp_path: Path) -> None:
-    path = tmp_path / "file"
+def test_lines_and_their_positions(task: FileStreamSourceTask, path: Path) -> None:
     task.start(props(path))
     with path.open("wb", buffering=0) as file:
         assert task.poll() is None
@@ -91,8 +93,7 @@ def test_lines_and_their_positions(task: FileStreamSourceTask, tmp_path: Path) -
         assert read(task.poll()) == [("", 48)]
 
 
-def test_batches_end_where_they_are_full(task: FileStreamSourceTask, tmp_path: Path) -> None:
-    path = tmp_path / "file"
+def test_batches_end_where_they_are_full(task: FileStreamSourceTask, path: Path) -> None:
     path.write_bytes(b"x" * 94 + b"\n" + b"".join(b"%d\n" % n for n in range(25_000)))
     task.start(props(path, **{"batch.size": "10000"}))
     sizes = [len(task.poll() or ()) for _ in range(4)]
@@ -100,16 +101,14 @@ def test_batches_end_where_they_are_full(task: FileStreamSourceTask, tmp_path: P
 
 
 @pytest.mark.parametrize("size", ["0", "-1"])
-def test_a_batch_has_a_line_at_least(task: FileStreamSourceTask, tmp_path: Path, size: str) -> None:
-    path = tmp_path / "file"
+def test_a_batch_has_a_line_at_least(task: FileStreamSourceTask, path: Path, size: str) -> None:
     path.write_bytes(b"a\nb\n")
     task.start(props(path, **{"batch.size": size}))
     assert read(task.poll()) == [("a", 2)]
     assert read(task.poll()) == [("b", 4)]
 
 
-def test_reading_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    path = tmp_path / "file"
+def test_reading_goes_on_where_it_stopped(path: Path) -> None:
     path.write_bytes("früher\nspäter\n".encode())
     task = FileStreamSourceTask()
     task.initialize(Context(**{str(path): {"position": 8}}))
@@ -119,8 +118,7 @@ def test_reading_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("position", ["8", 1.5, True, -1])
-def test_a_stored_position_that_is_none(tmp_path: Path, position: Any) -> None:
-    path = tmp_path / "file"
+def test_a_stored_position_that_is_none(path: Path, position: Any) -> None:
     path.touch()
     task = FileStreamSourceTask()
     task.initialize(Context(**{str(path): {"position": position}}))
@@ -129,10 +127,7 @@ def test_a_stored_position_that_is_none(tmp_path: Path, position: Any) -> None:
         task.poll()
 
 
-def test_a_missing_file_is_waited_for(
-    task: FileStreamSourceTask, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "file"
+def test_a_missing_file_is_waited_for(task: FileStreamSourceTask, path: Path, caplog: pytest.LogCaptureFixture) -> None:
     task.start(props(path))
     for _ in range(3):
         assert task.poll() is None
@@ -178,18 +173,14 @@ def test_the_standard_input(task: FileStreamSourceTask, monkeypatch: pytest.Monk
         os.close(writing)
 
 
-def test_text_that_is_not_utf_8_is_replaced(task: FileStreamSourceTask, tmp_path: Path) -> None:
-    path = tmp_path / "file"
+def test_text_that_is_not_utf_8_is_replaced(task: FileStreamSourceTask, path: Path) -> None:
     path.write_bytes(b"a\xffb\n")
     task.start(props(path))
     assert read(task.poll()) == [("a\ufffdb", 4)]
 
 
-def test_a_line_has_a_longest_length(
-    task: FileStreamSourceTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_has_a_longest_length(task: FileStreamSourceTask, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_source, "_LONGEST_LINE_BYTES", 100_000)
-    path = tmp_path / "file"
     path.write_bytes(b"short\n" + b"x" * 90_000 + b"\n" + b"y" * 200_000)
     task.start(props(path, **{"batch.size": "2"}))
     assert [len(line) for line, _ in read(task.poll())] == [5, 90_000]
@@ -233,6 +224,7 @@ async def test_settings_that_are_refused(settings: dict[str, str], words: str) -
 
 
 PARTITION = {"filename": "/file"}
+VALUE = "The value for the 'position' key in the offset"
 
 
 @pytest.mark.parametrize(
@@ -247,17 +239,9 @@ async def test_offsets_that_may_be_set(partition: dict[str, Any], offset: dict[s
     ("partition", "offset", "words"),
     [
         (PARTITION, {"other": 1}, "Offset objects should either be null or contain the key 'position'"),
-        (
-            PARTITION,
-            {"position": "10"},
-            "The value for the 'position' key in the offset is expected to be a Long value",
-        ),
-        (
-            PARTITION,
-            {"position": True},
-            "The value for the 'position' key in the offset is expected to be a Long value",
-        ),
-        (PARTITION, {"position": -1}, "The value for the 'position' key in the offset should be a non-negative value"),
+        (PARTITION, {"position": "10"}, f"{VALUE} is expected to be a Long value"),
+        (PARTITION, {"position": True}, f"{VALUE} is expected to be a Long value"),
+        (PARTITION, {"position": -1}, f"{VALUE} should be a non-negative value"),
         ({"other": 1}, {"position": 1}, "Partition objects should contain the key 'filename'"),
     ],
 )

@@ -1,7 +1,5 @@
 """Texts and what they mean: SimpleHeaderConverter, after the vectors of Java's ``ValuesTest``."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -24,21 +22,8 @@ MEANINGS: list[tuple[str, Schema | None, Any]] = [
     ("2019-08-23T14\\:34\\:54.346Z", TIMESTAMP, datetime(2019, 8, 23, 14, 34, 54, 346000, UTC)),
     ("{}", Schema("map"), {}),
     ("[[1],[2]]", Schema("array", values=Schema("array", values=INT8)), [[1], [2]]),
-    *(
-        (text, STRING, text)
-        for text in (
-            "",
-            "   ",
-            "nullable",
-            '{"a":',
-            '{null:"a"}',
-            "{[1]:2}",
-            "{,}",
-            "1.2.3",
-            "[" * 1000,
-            "path\\:with\\,escapes",
-        )
-    ),
+    *((text, STRING, text) for text in ("", "   ", "nullable", '{"a":', '{null:"a"}', "{[1]:2}", "{,}", "1.2.3")),
+    *((text, STRING, text) for text in ("[" * 1000, "path\\:with\\,escapes")),
 ]
 
 

@@ -1,7 +1,5 @@
 """Predicates."""
 
-from __future__ import annotations
-
 import pytest
 
 from connect.api.source import Header, SourceRecord

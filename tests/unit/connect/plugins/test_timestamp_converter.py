@@ -1,7 +1,5 @@
 """TimestampConverter, after the vectors of Java's ``TimestampConverterTest``."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -11,11 +9,7 @@ import pytest
 from connect.api.convert import DataError
 from connect.api.source import OPTIONAL_STRING, STRING, Schema, SourceRecord
 from connect.core.errors import ConfigError
-from connect.plugins.cast_and_timestamp_transforms import (
-    TimestampConverter,
-    TimestampConverterKey,
-    TimestampConverterValue,
-)
+from connect.plugins import cast_and_timestamp_transforms
 from connect.plugins.java_values import DATE, TIME, TIMESTAMP
 
 FORMAT = "yyyy MM dd HH mm ss SSS z"
@@ -25,8 +19,8 @@ UNIX = 86_401_234
 INT64 = Schema("int64")
 
 
-def converter(**settings: str) -> TimestampConverter:
-    made = TimestampConverterValue()
+def converter(**settings: str) -> cast_and_timestamp_transforms.TimestampConverter:
+    made = cast_and_timestamp_transforms.TimestampConverterValue()
     made.configure({key.replace("_", "."): value for key, value in settings.items()})
     return made
 
@@ -78,7 +72,7 @@ def test_a_field_of_a_map_and_of_a_struct() -> None:
 
 
 def test_keys() -> None:
-    made = TimestampConverterKey()
+    made = cast_and_timestamp_transforms.TimestampConverterKey()
     made.configure({"target.type": "unix"})
     assert made.apply(replace(record("v"), key=MOMENT)).key == UNIX
 

@@ -1,7 +1,5 @@
 """Single message transforms, after the vectors of Java's own tests."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -56,16 +54,8 @@ class TestCast:
     def test_fields_without_a_schema(self) -> None:
         cast = made(CastValue(), spec="a:int8,b:int32, c : boolean,d:float64,e:string,f:int64,missing:int8")
         value = {"a": 300, "b": 2.9, "c": 0, "d": True, "e": 1e10, "f": "42", "other": "x"}
-        assert applied(cast, record(value)).value == {
-            "a": 44,
-            "b": 2,
-            "c": False,
-            "d": 1.0,
-            "e": "1.0E10",
-            "f": 42,
-            "other": "x",
-            "missing": None,
-        }
+        expected = {"a": 44, "b": 2, "c": False, "d": 1.0, "e": "1.0E10", "f": 42, "other": "x", "missing": None}
+        assert applied(cast, record(value)).value == expected
 
     def test_fields_with_a_schema(self) -> None:
         schema = struct(a=INT32, b=Schema("int64", optional=True), c=STRING)
@@ -203,12 +193,8 @@ class TestValueToKey:
 class TestFlatten:
     def test_maps(self) -> None:
         value = {"a": 1, "b": {"c": "x", "d": {"e": None}}, "list": [{"f": 1}]}
-        assert applied(made(FlattenValue()), record(value)).value == {
-            "a": 1,
-            "b.c": "x",
-            "b.d.e": None,
-            "list": [{"f": 1}],
-        }
+        expected = {"a": 1, "b.c": "x", "b.d.e": None, "list": [{"f": 1}]}
+        assert applied(made(FlattenValue()), record(value)).value == expected
         assert applied(made(FlattenValue(), delimiter="#"), record({"a": {"b": 1}})).value == {"a#b": 1}
         assert applied(made(FlattenValue()), record(None)) == record(None)
 
@@ -289,17 +275,8 @@ class TestMaskField:
     def test_empty_values(self) -> None:
         value = {"b": True, "i": 5, "f": 1.5, "s": "x", "l": [1], "m": {"a": 1}, "n": None, "kept": 1}
         masked = applied(made(MaskFieldValue(), fields="b,i,f,s,l,m,n,missing"), record(value)).value
-        assert masked == {
-            "b": False,
-            "i": 0,
-            "f": 0.0,
-            "s": "",
-            "l": [],
-            "m": {},
-            "n": None,
-            "kept": 1,
-            "missing": None,
-        }
+        expected = {"b": False, "i": 0, "f": 0.0, "s": "", "l": [], "m": {}, "n": None, "kept": 1, "missing": None}
+        assert masked == expected
         assert value["i"] == 5
 
     def test_replacements(self) -> None:

@@ -1,7 +1,5 @@
 """Connectors and tasks of plain functions that block; the cases of Kafka's ``BlockingConnectorTest``."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys
@@ -118,11 +116,11 @@ def block() -> Iterator[Block]:
 
 @pytest.fixture
 def found(block: Block) -> Plugins:
-    class UnreplicatedRecords(BlockingConnector):
+    class Own(BlockingConnector):
         pass
 
-    UnreplicatedRecords.block = block
-    kinds: list[tuple[str, type[SourceConnector]]] = [("Blocking", UnreplicatedRecords), ("Normal", NormalConnector)]
+    Own.block = block
+    kinds: list[tuple[str, type[SourceConnector]]] = [("Blocking", Own), ("Normal", NormalConnector)]
     own = [PluginDescription(PluginKind.SOURCE, name, kind, ConfigDef(), "1") for name, kind in kinds]
     return Plugins([*built_in(TestConnector)._all, *own])
 
@@ -209,9 +207,7 @@ async def test_asking_for_tasks_may_block(worker: Worker, heard: Heard, block: B
         await asyncio.gather(asking, return_exceptions=True)
 
 
-async def test_a_validation_that_blocks_is_given_up_by_who_asks(
-    found: Plugins, worker: Worker, heard: Heard, block: Block
-) -> None:
+async def test_a_blocking_validation_is_given_up(found: Plugins, worker: Worker, heard: Heard, block: Block) -> None:
     block.at = "validate"
     config = worker_config()
     asked = {"name": "blocking", "connector.class": "Blocking"}
@@ -227,9 +223,7 @@ async def test_a_validation_that_blocks_is_given_up_by_who_asks(
 
 
 @pytest.mark.parametrize("kind", ["connector", "task"])
-async def test_what_was_given_up_in_its_start_is_stopped_when_that_returns(
-    kind: str, worker: Worker, block: Block
-) -> None:
+async def test_what_was_given_up_in_start_is_stopped_when_it_returns(kind: str, worker: Worker, block: Block) -> None:
     prefix = "task " if kind == "task" else ""
     block.at = f"{prefix}start"
     start(worker, "blocking")

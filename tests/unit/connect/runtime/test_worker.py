@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,9 +17,8 @@ from connect.core.model import State, TargetState, TaskId
 from connect.runtime.task.task_control import Starts
 from connect.runtime.task_builder import TaskSpec
 from connect.runtime.worker import Worker
-from tests.kit import virtual_time
 from tests.kit.virtual_time import in_virtual_time
-from tests.kit.work import Heard, TestConnector, memory_topic, plugins, worker_config
+from tests.kit.work import Heard, TestConnector, memory_topic, plugins, with_secret, worker_config
 
 TASK = TaskId("c", 0)
 PROPS = {"name": "c", "connector.class": "Test", "tasks.max": "2"}
@@ -56,10 +55,6 @@ class Here:
         return clock() - began_s
 
 
-def on_worker(main: Coroutine[Any, Any, None]) -> None:
-    virtual_time.run(main)
-
-
 class Noting(TestConnector):
     """Notes its calls in ``log`` and raises or hangs as configured; the state is that of its class."""
 
@@ -87,14 +82,19 @@ class Noting(TestConnector):
         await self._does("stop")
 
 
-def noting() -> type[Noting]:
-    """A class of its own."""
+def noting(**trouble_in: Exception | float) -> type[Noting]:
+    """A class of its own, which has trouble in calls of these names."""
 
-    class UnreplicatedRecords(Noting):
-        pass
+    class Own(Noting):
+        log, trouble, configs = [], dict(trouble_in), [{"number": "0"}]
 
-    UnreplicatedRecords.log, UnreplicatedRecords.trouble, UnreplicatedRecords.configs = [], {}, [{"number": "0"}]
-    return UnreplicatedRecords
+    return Own
+
+
+async def started(connector: type[SourceConnector], config: WorkerConfig | None = None, **start: Any) -> Here:
+    here = Here(connector, config)
+    await here.start(**start)
+    return here
 
 
 # -- connectors --------------------------------------------------------------------------------------------------------
@@ -103,20 +103,13 @@ def noting() -> type[Noting]:
 @in_virtual_time
 async def test_a_connector_starts_pauses_stops_and_ends() -> None:
     kind = noting()
-    here = Here(kind)
-    await here.start()
+    here = await started(kind)
     assert here.heard.wanted == ["c"]
     assert here.heard.versions["c"] == "1.2"
     for target in (PAUSED, STARTED, STARTED, STOPPED, PAUSED, STARTED):
         await here.aim(target)
-    assert here.heard.of("c") == [
-        State.RUNNING,
-        State.PAUSED,
-        State.RUNNING,
-        State.STOPPED,
-        State.PAUSED,
-        State.RUNNING,
-    ]
+    shown = [state.name for state in here.heard.of("c")]
+    assert shown == ["RUNNING", "PAUSED", "RUNNING", "STOPPED", "PAUSED", "RUNNING"]
     assert here.heard.wanted == ["c"] * 4
     assert await here.stop() < 0.1
     assert here.heard.last("c") is State.UNASSIGNED
@@ -139,10 +132,8 @@ async def test_a_connector_that_is_not_to_run_is_not_started(target: TargetState
 
 @in_virtual_time
 async def test_a_connector_that_fails_stays_so_until_it_is_stopped() -> None:
-    kind = noting()
-    kind.trouble["start"] = PermanentError("no database")
-    here = Here(kind)
-    await here.start()
+    kind = noting(start=PermanentError("no database"))
+    here = await started(kind)
     assert here.heard.of("c") == [State.FAILED]
     assert "PermanentError: no database" in (here.heard.traces["c"] or "")
     await here.aim(PAUSED)
@@ -160,20 +151,16 @@ async def test_a_connector_that_fails_stays_so_until_it_is_stopped() -> None:
 )
 @in_virtual_time
 async def test_a_stop_that_raises(target: TargetState, shown: list[State]) -> None:
-    kind = noting()
-    kind.trouble["stop"] = PermanentError("stuck")
-    here = Here(kind)
-    await here.start()
+    kind = noting(stop=PermanentError("stuck"))
+    here = await started(kind)
     await here.aim(target)
     assert here.heard.of("c") == shown
 
 
 @in_virtual_time
 async def test_one_that_fails_as_it_ends_does_not_count_as_one_that_did_not_start() -> None:
-    kind = noting()
-    kind.trouble["stop"] = PermanentError("stuck")
-    here = Here(kind)
-    await here.start()
+    kind = noting(stop=PermanentError("stuck"))
+    here = await started(kind)
     await here.stop()
     assert here.heard.last("c") is State.FAILED
     assert (here.heard.failed, here.heard.failed_at_end) == ([], {"c"})
@@ -202,8 +189,7 @@ async def test_a_connector_that_is_not_known_or_a_sink_fails_with_a_sentence() -
 @in_virtual_time
 async def test_a_connector_may_fail_itself_and_be_failed() -> None:
     kind = noting()
-    here = Here(kind)
-    await here.start()
+    here = await started(kind)
     kind.instance.context.raise_error(PermanentError("the source is gone"))
     await asyncio.sleep(0.1)
     here.worker.fail_connector("c", PermanentError("later"))
@@ -218,10 +204,8 @@ async def test_a_connector_may_fail_itself_and_be_failed() -> None:
 
 @in_virtual_time
 async def test_a_start_that_waits_is_cancelled_once_its_connector_is_to_stop() -> None:
-    kind = noting()
-    kind.trouble["start"] = 1000.0
-    here = Here(kind)
-    await here.start()
+    kind = noting(start=1000.0)
+    here = await started(kind)
     assert await here.stop() < 1
     # It may run parts of itself by then.
     assert kind.log == ["start", "stop"]
@@ -230,10 +214,8 @@ async def test_a_start_that_waits_is_cancelled_once_its_connector_is_to_stop() -
 
 @in_virtual_time
 async def test_a_connector_that_hangs_does_not_hold_the_worker(caplog: pytest.LogCaptureFixture) -> None:
-    kind = noting()
-    kind.trouble["stop"] = 1000.0
-    here = Here(kind)
-    await here.start()
+    kind = noting(stop=1000.0)
+    here = await started(kind)
     assert 5 <= await here.stop() < 6.5
     assert kind.log == ["start", "stop"]
     assert here.heard.last("c") is State.UNASSIGNED
@@ -246,9 +228,7 @@ async def test_a_connector_that_hangs_does_not_hold_the_worker(caplog: pytest.Lo
 
 
 @in_virtual_time
-async def test_a_connector_that_does_not_heed_being_cancelled_does_not_hold_the_worker(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_connector_that_ignores_a_cancel_does_not_hold_the_worker(caplog: pytest.LogCaptureFixture) -> None:
     class Deaf(TestConnector):
         async def start(self, props: Props) -> None:
             for _ in range(20):
@@ -257,8 +237,7 @@ async def test_a_connector_that_does_not_heed_being_cancelled_does_not_hold_the_
                 except asyncio.CancelledError:
                     continue
 
-    here = Here(Deaf)
-    await here.start()
+    here = await started(Deaf)
     assert 5 <= await here.stop() < 6.5
     await asyncio.sleep(1000)
     assert here.heard.of("c") == [State.UNASSIGNED]
@@ -266,10 +245,9 @@ async def test_a_connector_that_does_not_heed_being_cancelled_does_not_hold_the_
     assert "is abandoned" in caplog.text
 
 
-def test_task_configs_are_raw_and_name_their_class(tmp_path: Path) -> None:
-    file = tmp_path / "secrets.properties"
-    file.write_text("password=hunter2\n")
-    reference = f"${{file:{file}:password}}"
+@in_virtual_time
+async def test_task_configs_are_raw_and_name_their_class(tmp_path: Path) -> None:
+    config, reference = with_secret(tmp_path)
 
     class Copying(TestConnector):
         async def start(self, props: Props) -> None:
@@ -279,54 +257,40 @@ def test_task_configs_are_raw_and_name_their_class(tmp_path: Path) -> None:
         async def task_configs(self, max_tasks: int) -> list[Mapping[str, str]]:
             return [{**self._props, "number": str(number)} for number in range(max_tasks)]
 
-    async def main() -> None:
-        config = worker_config(
-            config_providers="file",
-            config_providers_file_class="org.apache.kafka.common.config.provider.FileConfigProvider",
-        )
-        here = Here(Copying, config)
-        await here.start(props={**PROPS, "password": reference})
-        configs = await here.worker.task_configs("c")
-        assert [config["number"] for config in configs] == ["0", "1"]
-        assert {config["password"] for config in configs} == {reference}
-        assert {config["task.class"] for config in configs} == {Copying.task_class()}
-        await here.stop()
-
-    on_worker(main())
+    here = await started(Copying, config, props={**PROPS, "password": reference})
+    configs = await here.worker.task_configs("c")
+    assert [config["number"] for config in configs] == ["0", "1"]
+    assert {config["password"] for config in configs} == {reference}
+    assert {config["task.class"] for config in configs} == {Copying.task_class()}
+    await here.stop()
 
 
-def test_a_stored_config_that_names_a_file_of_the_worker_does_not_start() -> None:
+@in_virtual_time
+async def test_a_stored_config_that_names_a_file_of_the_worker_does_not_start() -> None:
     named = {"source.cluster.ssl.truststore.location": "/etc/shadow"}
-
-    async def main() -> None:
-        here = Here(noting())
-        await here.start(props={**PROPS, **named})
-        assert "NotAllowed" in (here.heard.traces["c"] or "")
-        here.worker.start_task(TaskSpec(TASK, PROPS, named, 1), STARTED)
-        await asyncio.sleep(0.1)
-        assert "NotAllowed" in (here.heard.traces[TASK] or "")
-        await here.stop()
-
-    on_worker(main())
+    here = await started(noting(), props={**PROPS, **named})
+    assert "NotAllowed" in (here.heard.traces["c"] or "")
+    here.worker.start_task(TaskSpec(TASK, PROPS, named, 1), STARTED)
+    await asyncio.sleep(0.1)
+    assert "NotAllowed" in (here.heard.traces[TASK] or "")
+    await here.stop()
 
 
 @pytest.mark.parametrize("enforced", [True, False])
-def test_too_many_tasks(enforced: bool, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        kind = noting()
-        kind.configs = [{}, {}, {}]
-        here = Here(kind)
-        await here.start(props={**PROPS, "tasks.max.enforce": str(enforced).lower()})
-        if enforced:
-            with pytest.raises(TooManyTasks, match="has generated 3 tasks, which is greater than 2"):
-                await here.worker.task_configs("c")
-        else:
-            assert len(await here.worker.task_configs("c")) == 3
-        await here.start_task(task_count=3)
-        assert "has generated 3 tasks" in (here.heard.traces[TASK] or "")
-        await here.stop()
-
-    on_worker(main())
+@in_virtual_time
+async def test_too_many_tasks(enforced: bool, caplog: pytest.LogCaptureFixture) -> None:
+    kind = noting()
+    kind.configs = [{}, {}, {}]
+    here = Here(kind)
+    await here.start(props={**PROPS, "tasks.max.enforce": str(enforced).lower()})
+    if enforced:
+        with pytest.raises(TooManyTasks, match="has generated 3 tasks, which is greater than 2"):
+            await here.worker.task_configs("c")
+    else:
+        assert len(await here.worker.task_configs("c")) == 3
+    await here.start_task(task_count=3)
+    assert "has generated 3 tasks" in (here.heard.traces[TASK] or "")
+    await here.stop()
     assert ("should fix that" in caplog.text) is not enforced
 
 
@@ -334,8 +298,7 @@ def test_too_many_tasks(enforced: bool, caplog: pytest.LogCaptureFixture) -> Non
 async def test_asking_for_tasks_ends_with_the_connector() -> None:
     kind = noting()
     kind.trouble["configs of 2"] = 1000.0
-    here = Here(kind)
-    await here.start()
+    here = await started(kind)
     asking = asyncio.create_task(here.worker.task_configs("c"))
     await asyncio.sleep(1)
     assert await here.stop() < 1
@@ -352,16 +315,9 @@ async def test_asking_for_tasks_ends_with_the_connector() -> None:
 
 @in_virtual_time
 async def test_secrets_are_not_in_traces(tmp_path: Path) -> None:
-    file = tmp_path / "secrets.properties"
-    file.write_text("password=hunter2\n")
-    kind = noting()
-    kind.trouble["start"] = PermanentError("login with hunter2 refused")
-    config = worker_config(
-        config_providers="file",
-        config_providers_file_class="org.apache.kafka.common.config.provider.FileConfigProvider",
-    )
-    here = Here(kind, config)
-    await here.start(props={**PROPS, "password": f"${{file:{file}:password}}"})
+    config, reference = with_secret(tmp_path)
+    kind = noting(start=PermanentError("login with hunter2 refused"))
+    here = await started(kind, config, props={**PROPS, "password": reference})
     trace = here.heard.traces["c"] or ""
     assert "login with [hidden] refused" in trace
     assert "hunter2" not in trace
@@ -377,11 +333,10 @@ async def test_secrets_are_not_in_traces(tmp_path: Path) -> None:
     ],
 )
 @in_virtual_time
-async def test_overrides_that_the_policy_does_not_allow_any_more(
-    key: str, own: Mapping[str, str], refused: bool
-) -> None:
-    here = Here(noting(), worker_config(connector_client_config_override_policy="None"))
-    await here.start(props={**PROPS, **own, key: "1"})
+async def test_overrides_that_the_policy_does_not_allow(key: str, own: Mapping[str, str], refused: bool) -> None:
+    here = await started(
+        noting(), worker_config(connector_client_config_override_policy="None"), props={**PROPS, **own, key: "1"}
+    )
     assert (here.heard.last("c") is State.FAILED) == refused
     if refused:
         assert "Client Config Overrides not allowed" in (here.heard.traces["c"] or "")
@@ -421,20 +376,20 @@ class Engine(EngineTask):
         return props["k"] != "bitter"
 
 
-def engines(ending: Exception | float | None = None) -> tuple[type[TestConnector], list[str]]:
+def with_engines(ending: Exception | float | None = None) -> tuple[Here, list[str]]:
+    """A worker whose tasks are engines, and what these note."""
     log: list[str] = []
 
     class Kind(TestConnector):
         def make_task(self) -> Any:
             return Engine(log, ending)
 
-    return Kind, log
+    return Here(Kind), log
 
 
 @in_virtual_time
 async def test_an_engine_runs_pauses_as_a_new_one_and_stops() -> None:
-    kind, log = engines()
-    here = Here(kind)
+    here, log = with_engines()
     await here.start_task()
     assert (here.heard.of(TASK), here.heard.versions[TASK]) == ([State.RUNNING], "1.2")
     await here.aim(PAUSED)
@@ -447,8 +402,7 @@ async def test_an_engine_runs_pauses_as_a_new_one_and_stops() -> None:
 
 @in_virtual_time
 async def test_what_an_engine_counts_is_in_its_tasks_metrics_and_its_topics_are_active() -> None:
-    kind, _ = engines()
-    here = Here(kind)
+    here, _ = with_engines()
     await here.start_task()
     counted = here.worker.tasks[TASK].counters
     assert (counted.polled, counted.written, counted.active, counted.skipped, counted.errors) == (6, 6, 0, 1, 1)
@@ -460,8 +414,7 @@ async def test_what_an_engine_counts_is_in_its_tasks_metrics_and_its_topics_are_
 
 @in_virtual_time
 async def test_an_engine_that_is_to_go_on_before_it_has_ended_for_a_pause_is_followed_by_a_new_one() -> None:
-    kind, log = engines(ending=0.3)
-    here = Here(kind)
+    here, log = with_engines(ending=0.3)
     await here.start_task()
     await here.aim(PAUSED)
     await here.aim(STARTED)
@@ -472,36 +425,32 @@ async def test_an_engine_that_is_to_go_on_before_it_has_ended_for_a_pause_is_fol
     assert log == ["run v", "stop", "ran"] * 2
 
 
-def test_an_engine_takes_another_config_as_it_runs_or_refuses_it() -> None:
-    async def main() -> None:
-        kind, log = engines()
-        here = Here(kind)
+@in_virtual_time
+async def test_an_engine_takes_another_config_as_it_runs_or_refuses_it() -> None:
+    here, log = with_engines()
 
-        def offer(value: str) -> bool:
-            return here.worker.reconfigure_task(TaskSpec(TASK, PROPS, {"k": value}, 1))
+    def offer(value: str) -> bool:
+        return here.worker.reconfigure_task(TaskSpec(TASK, PROPS, {"k": value}, 1))
 
-        assert not offer("early"), "nothing runs yet"
-        await here.start_task()
-        assert offer("w")
-        assert not offer("bitter")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Engine, "reconfigure", lambda *_: 1 / 0)
-            assert not offer("x"), "a mistake of its author's costs a restart and no more"
-        assert not here.worker.reconfigure_task(TaskSpec(TASK, PROPS, {"k": "x"}, 3)), "more than tasks.max"
-        await here.aim(PAUSED)
-        assert not offer("paused")
-        await here.aim(STARTED)
-        assert here.heard.of(TASK) == [State.RUNNING, State.PAUSED, State.RUNNING]
-        await here.stop()
-        assert log == ["run v", "take w", "take bitter", "stop", "ran", "run w", "stop", "ran"]
-
-    on_worker(main())
+    assert not offer("early"), "nothing runs yet"
+    await here.start_task()
+    assert offer("w")
+    assert not offer("bitter")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Engine, "reconfigure", lambda *_: 1 / 0)
+        assert not offer("x"), "a mistake of its author's costs a restart and no more"
+    assert not here.worker.reconfigure_task(TaskSpec(TASK, PROPS, {"k": "x"}, 3)), "more than tasks.max"
+    await here.aim(PAUSED)
+    assert not offer("paused")
+    await here.aim(STARTED)
+    assert here.heard.of(TASK) == [State.RUNNING, State.PAUSED, State.RUNNING]
+    await here.stop()
+    assert log == ["run v", "take w", "take bitter", "stop", "ran", "run w", "stop", "ran"]
 
 
 @in_virtual_time
 async def test_an_engine_that_does_not_stop_is_abandoned_within_the_grace(caplog: pytest.LogCaptureFixture) -> None:
-    kind, log = engines(1000.0)
-    here = Here(kind)
+    here, log = with_engines(1000.0)
     await here.start_task()
     assert 2 <= await here.stop() < 3.5
     assert here.heard.of(TASK) == [State.RUNNING]
@@ -511,7 +460,7 @@ async def test_an_engine_that_does_not_stop_is_abandoned_within_the_grace(caplog
 
 @in_virtual_time
 async def test_targets_reach_only_the_connector_that_is_meant_and_no_task_that_stops() -> None:
-    here = Here(engines()[0])
+    here, _ = with_engines()
     await here.start_task()
     here.worker.set_target("other", PAUSED)
     await asyncio.sleep(0.1)
@@ -525,8 +474,7 @@ async def test_targets_reach_only_the_connector_that_is_meant_and_no_task_that_s
 
 @in_virtual_time
 async def test_fencing_comes_before_the_engine_and_may_refuse() -> None:
-    kind, log = engines()
-    here = Here(kind)
+    here, log = with_engines()
 
     async def note() -> None:
         log.append("fenced")
@@ -547,8 +495,7 @@ async def test_fencing_comes_before_the_engine_and_may_refuse() -> None:
 @in_virtual_time
 async def test_a_fencing_that_hangs_ends_when_the_task_is_to_stop() -> None:
     """The group may wait for the task to stop, and the fencing for the group."""
-    kind, log = engines()
-    here = Here(kind)
+    here, log = with_engines()
     await here.start_task(before=lambda: asyncio.sleep(1000))
     assert await here.stop() < 0.5
     assert here.heard.of(TASK) == [State.UNASSIGNED]

@@ -1,7 +1,5 @@
 """A merged batch holds the records of its parts, as Kafka's clients write them."""
 
-from __future__ import annotations
-
 import random
 import struct
 from types import ModuleType
@@ -206,9 +204,7 @@ def test_what_follows_a_frame_hides_no_record_of_another_producer(codec: int, mo
 
 @given(st.integers(0, 10_000), st.binary(min_size=1, max_size=6), st.integers(1, 30), st.sampled_from([0, 4]))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_records_that_lie_about_themselves_are_merged_into_nothing_else(
-    at: int, noise: bytes, count: int, codec: int
-) -> None:
+def test_records_that_lie_are_merged_into_nothing_else(at: int, noise: bytes, count: int, codec: int) -> None:
     """Either they are refused, or what comes out holds as many records as were counted, within its own bounds."""
     one = records.build([records.Record(0, _NOW_MS, None, b"value", [])], codec, 1, 1, 1)
     built = bytearray(one * count)

@@ -1,7 +1,5 @@
 """A start warns of nothing, and is refused for nothing, that ``heliograph check`` did not say of the file."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re
@@ -64,6 +62,8 @@ A->B.key.converter.schemas.enable = false
 B.value.converter.x = y
 """
 _HTTPS: Final = "listeners = https://127.0.0.1:0\nlisteners.https.ssl.keystore.location = {folder}/none.p12\n"
+_GUESSED: Final = _HTTPS.replace("none", "store") + "listeners.https.ssl.keystore.password = guess\n"
+_AVRO: Final = "key.converter = com.acme.Avro\n"
 
 
 def _lines(sample: Any) -> str:
@@ -88,7 +88,6 @@ FULL: Final = """\
   template: {pod: {priorityClassName: high}}
   tracing: {type: opentelemetry}
 """
-Start = Callable[[Path], int]
 
 
 def stores(prefix: str, name: str = "store.p12", password: str = "guess", kind: str = "PKCS12") -> str:
@@ -126,78 +125,73 @@ def start_consumer(file: Path) -> int:
     return kafka_mirror_maker.run_with_arguments(arguments)
 
 
-ROWS: Final[dict[str, tuple[FileKind, Start, str, int]]] = {
-    "worker": (FileKind.WORKER, start_worker, WORKER + _PORT, 0),
-    "old worker": (FileKind.WORKER, start_worker, WORKER + _PORT + _OLD, 10),
-    "worker, open": (FileKind.WORKER, start_worker, WORKER + _OPEN, 2),
-    "worker, no keys": (FileKind.WORKER, start_worker, WORKER + _HTTPS, 0),
-    "worker, no users": (FileKind.WORKER, start_worker, WORKER + _OPEN.replace("users", "none"), 0),
-    "worker, converter": (FileKind.WORKER, start_worker, WORKER + _PORT + "key.converter = com.acme.Avro\n", 0),
-    "worker, two mistakes": (
-        FileKind.WORKER,
-        start_worker,
-        WORKER.replace("localhost:9092", "a b") + _PORT + "key.converter = com.acme.Avro\n",
-        0,
-    ),
-    "worker, key of a converter": (
-        FileKind.WORKER,
-        start_worker,
-        WORKER + _PORT + "key.converter.schemas.enabl = false\n",
-        1,
-    ),
-    "mirror": (FileKind.MIRROR, start_mirror, MIRROR, 0),
+STARTS: Final[dict[FileKind, Callable[[Path], int]]] = {
+    FileKind.WORKER: start_worker,
+    FileKind.MIRROR: start_mirror,
+    FileKind.STRIMZI: start_resource,
+    FileKind.CONSUMER: start_consumer,
+}
+
+
+def refusal(kind: FileKind, file: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """What a start says of the file."""
+    try:
+        STARTS[kind](file)
+    except HeliographError as error:
+        return str(error)
+    return capsys.readouterr().err.partition("error: ")[2].strip()
+
+
+#: The kind of a file, its text, and of how much a start warns.
+ROWS: Final[dict[str, tuple[FileKind, str, int]]] = {
+    "worker": (FileKind.WORKER, WORKER + _PORT, 0),
+    "old worker": (FileKind.WORKER, WORKER + _PORT + _OLD, 10),
+    "worker, open": (FileKind.WORKER, WORKER + _OPEN, 2),
+    "worker, no keys": (FileKind.WORKER, WORKER + _HTTPS, 0),
+    "worker, no users": (FileKind.WORKER, WORKER + _OPEN.replace("users", "none"), 0),
+    "worker, converter": (FileKind.WORKER, WORKER + _PORT + _AVRO, 0),
+    "worker, two mistakes": (FileKind.WORKER, WORKER.replace("localhost:9092", "a b") + _PORT + _AVRO, 0),
+    "worker, key of a converter": (FileKind.WORKER, WORKER + _PORT + "key.converter.schemas.enabl = false\n", 1),
+    "mirror": (FileKind.MIRROR, MIRROR, 0),
     "mirror, two mistakes": (
         FileKind.MIRROR,
-        start_mirror,
         MIRROR + "A->B.refresh.topics.interval.seconds = 5m\nB.offset.storage.replication.factor = 0\n",
         0,
     ),
-    "old mirror": (FileKind.MIRROR, start_mirror, MIRROR + _OLD_FLOW, 6),
-    "mirror, keys of plugins": (FileKind.MIRROR, start_mirror, MIRROR + _STEPS, 4),
-    "mirror, open": (FileKind.MIRROR, start_mirror, MIRROR + _PUBLIC + _OPEN, 2),
-    "mirror, no keys": (FileKind.MIRROR, start_mirror, MIRROR + _PUBLIC + _HTTPS, 0),
-    "mirror, wrong value": (FileKind.MIRROR, start_mirror, MIRROR + "A->B.tasks.max = 0\n", 0),
-    "mirror, no link": (FileKind.MIRROR, start_mirror, MIRROR + "link.listener = nonsense:port\n", 0),
-    "resource": (FileKind.STRIMZI, start_resource, RESOURCE, 1),
-    "full resource": (FileKind.STRIMZI, start_resource, RESOURCE.replace("  target:\n", f"{FULL}  target:\n"), 9),
+    "old mirror": (FileKind.MIRROR, MIRROR + _OLD_FLOW, 6),
+    "mirror, keys of plugins": (FileKind.MIRROR, MIRROR + _STEPS, 4),
+    "mirror, open": (FileKind.MIRROR, MIRROR + _PUBLIC + _OPEN, 2),
+    "mirror, no keys": (FileKind.MIRROR, MIRROR + _PUBLIC + _HTTPS, 0),
+    "mirror, wrong value": (FileKind.MIRROR, MIRROR + "A->B.tasks.max = 0\n", 0),
+    "mirror, no link": (FileKind.MIRROR, MIRROR + "link.listener = nonsense:port\n", 0),
+    "resource": (FileKind.STRIMZI, RESOURCE, 1),
+    "full resource": (FileKind.STRIMZI, RESOURCE.replace("  target:\n", f"{FULL}  target:\n"), 9),
     "resource, variable": (
         FileKind.STRIMZI,
-        start_resource,
         RESOURCE.replace("client.id: x", "client.id: ${strimzienv:NO_SUCH_NAME}"),
         2,
     ),
     "resource, keys of plugins": (
         FileKind.STRIMZI,
-        start_resource,
         _without_tls(RESOURCE).replace("tasksMax: 2\n", "tasksMax: 2\n        config: {key.converter.x: z}\n"),
         2,
     ),
-    "resource, no secret": (FileKind.STRIMZI, start_resource, RESOURCE.replace("us-ca", "none"), 1),
+    "resource, no secret": (FileKind.STRIMZI, RESOURCE.replace("us-ca", "none"), 1),
 }
 
 
 #: A file whose trust store cannot be used, and the beginning of the error, with the line of the store's location.
-STORES: Final[dict[str, tuple[FileKind, Start, str, str]]] = {
-    "worker, password": (FileKind.WORKER, start_worker, stores("") + WORKER + _PORT, "2: "),
-    "worker, missing": (FileKind.WORKER, start_worker, stores("", "none") + WORKER + _PORT, "2: "),
-    "worker, type": (FileKind.WORKER, start_worker, stores("", password="", kind="PEM") + WORKER + _PORT, "2: "),
-    "worker, REST": (
-        FileKind.WORKER,
-        start_worker,
-        _HTTPS.replace("none", "store") + "listeners.https.ssl.keystore.password = guess\n" + WORKER,
-        "2: ",
-    ),
-    "mirror": (FileKind.MIRROR, start_mirror, stores("A.") + MIRROR, "2: cluster A: A."),
-    "mirror, type": (FileKind.MIRROR, start_mirror, stores("B.", password="", kind="PEM") + MIRROR, "2: cluster B: B."),
-    "mirror, producer": (FileKind.MIRROR, start_mirror, stores("B.producer.") + MIRROR, "2: cluster B: B.producer."),
-    "mirror, REST": (
-        FileKind.MIRROR,
-        start_mirror,
-        _HTTPS.replace("none", "store") + "listeners.https.ssl.keystore.password = guess\n" + MIRROR + _PUBLIC,
-        "2: ",
-    ),
-    "consumer": (FileKind.CONSUMER, start_consumer, stores("") + CONSUMER, "2: "),
-    "consumer, missing": (FileKind.CONSUMER, start_consumer, stores("", "none") + CONSUMER, "2: "),
+STORES: Final[dict[str, tuple[FileKind, str, str]]] = {
+    "worker, password": (FileKind.WORKER, stores("") + WORKER + _PORT, "2: "),
+    "worker, missing": (FileKind.WORKER, stores("", "none") + WORKER + _PORT, "2: "),
+    "worker, type": (FileKind.WORKER, stores("", password="", kind="PEM") + WORKER + _PORT, "2: "),
+    "worker, REST": (FileKind.WORKER, _GUESSED + WORKER, "2: "),
+    "mirror": (FileKind.MIRROR, stores("A.") + MIRROR, "2: cluster A: A."),
+    "mirror, type": (FileKind.MIRROR, stores("B.", password="", kind="PEM") + MIRROR, "2: cluster B: B."),
+    "mirror, producer": (FileKind.MIRROR, stores("B.producer.") + MIRROR, "2: cluster B: B.producer."),
+    "mirror, REST": (FileKind.MIRROR, _GUESSED + MIRROR + _PUBLIC, "2: "),
+    "consumer": (FileKind.CONSUMER, stores("") + CONSUMER, "2: "),
+    "consumer, missing": (FileKind.CONSUMER, stores("", "none") + CONSUMER, "2: "),
 }
 
 
@@ -231,7 +225,7 @@ def test_a_start_says_nothing_that_check_did_not(
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    kind, start, text, warnings = ROWS[name]
+    kind, text, warnings = ROWS[name]
     (tmp_path / "users").write_text("ann=hush\n")
     (tmp_path / "users").chmod(0o644)
     (tmp_path / "us-ca").mkdir()
@@ -242,12 +236,7 @@ def test_a_start_says_nothing_that_check_did_not(
     found = asyncio.run(checked(file, kind, offline=True, secrets=secrets)).findings
     _no_brokers(monkeypatch)
     caplog.clear()
-    refused = ""
-    try:
-        start(file)
-        refused = capsys.readouterr().err.partition("error: ")[2].strip()
-    except HeliographError as error:
-        refused = str(error)
+    refused = refusal(kind, file, capsys)
     said = [re.sub(r"\s+", " ", one.getMessage()) for one in caplog.records if one.levelno >= logging.WARNING]
     assert len(said) == warnings, said
     for one in said:
@@ -268,7 +257,7 @@ def test_what_has_no_effect_is_named_beside_a_wrong_value(tmp_path: Path) -> Non
 def test_a_store_that_cannot_be_used_has_a_line_and_a_remedy(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kind, start, text, begins = STORES[name]
+    kind, text, begins = STORES[name]
     certificate = make_party("us", None).certificate
     (tmp_path / "store.p12").write_bytes(
         pkcs12.serialize_java_truststore(
@@ -282,11 +271,7 @@ def test_a_store_that_cannot_be_used_has_a_line_and_a_remedy(
     assert [one.line for one in errors] == [2], report.findings
     monkeypatch.setattr(connect_mirror_maker, "_spark", lambda _: None)
     monkeypatch.setattr(connect_distributed, "configure_logging", lambda *_: None)
-    try:
-        start(file)
-        refused = capsys.readouterr().err.partition("error: ")[2].strip()
-    except HeliographError as error:
-        refused = str(error)
+    refused = refusal(kind, file, capsys)
     assert refused.startswith(f"{file}:{begins}")
     assert refused.endswith(errors[0].text)
     for said in (refused, errors[0].text):

@@ -1,7 +1,5 @@
 """``heliograph lag``: headline of a flow, and the address of its worker; ``heliograph status``."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
@@ -58,9 +56,7 @@ WHY = {"us->eu": "cluster us: no broker answers"}
         (FlowLag((NO_LAG,)).lost("us->eu", "no"), "lag unknown in 1 partition"),
     ],
 )
-def test_it_never_calls_copied_what_it_could_not_look_at(
-    lag: FlowLag, line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_never_calls_copied_what_it_did_not_see(lag: FlowLag, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     facts = FlowFacts(FlowName("us", "eu"), 0, lag=Trend().lag_facts(lag))
     show_lags([FlowSeen(facts, {**lag.to_json(0), **NOTHING_KNOWN.to_json(0)})])
     assert capsys.readouterr().out.splitlines()[0] == f"us->eu: {line}"
@@ -160,13 +156,9 @@ def test_a_page_says_that_a_worker_does_not_answer_and_ctrl_c_ends_it() -> None:
         worker.settimeout(60)
         terminal, its_end = os.openpty()
         url = f"http://127.0.0.1:{worker.getsockname()[1]}"
-        page = subprocess.Popen(
-            [PROGRAMS / "heliograph", "lag", "--rest", url, "--watch"],
-            stdin=its_end,
-            stdout=its_end,
-            stderr=its_end,
-            env={**os.environ, "TERM": "xterm"},
-        )
+        command: list[str | Path] = [PROGRAMS / "heliograph", "lag", "--rest", url, "--watch"]
+        environment = {**os.environ, "TERM": "xterm"}
+        page = subprocess.Popen(command, stdin=its_end, stdout=its_end, stderr=its_end, env=environment)
         try:
             request, _ = worker.accept()
             with request:

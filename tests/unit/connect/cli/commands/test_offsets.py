@@ -1,7 +1,5 @@
 """What pages of ``docs`` show of commands is what these print; files of ``heliograph offsets``."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -26,9 +24,7 @@ eu->us.enabled = true
 """
 
 
-def test_the_resource_of_the_page_comes_to_what_stands_below_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_pages_resource_comes_to_what_stands_below_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     resource, printed = re.findall(r"^```\w*\n(.*?)^```$", (DOCS / "strimzi.md").read_text("utf-8"), re.M | re.S)
     file = tmp_path / "mirror.yaml"
     file.write_text(resource)
@@ -51,14 +47,6 @@ def test_offsets_are_printed_as_the_page_shows_them() -> None:
     assert "".join(f"    {line.rstrip()}\n" for line in reported) in page
 
 
-def test_another_cluster_than_those_of_the_file_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "mm2.properties"
-    file.write_text(TWO_WAYS)
-    question = OffsetsQuestion(file, "ap", None, None, ("billing",), None, frozenset(), with_brokers=False)
-    with pytest.raises(ConfigError, match="--cluster: ap is not a cluster of the file, which has us, eu"):
-        run_offsets(question, as_json=False, every_s=None)
-
-
 def test_a_topic_that_is_not_read_is_named() -> None:
     reported = OffsetsAnswer((), unread=("nope",))
     assert list(lines(reported, 240))[1:] == ["no partition of topic nope is read"]
@@ -72,14 +60,18 @@ def test_a_narrow_terminal_gets_narrow_columns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "option"),
-    [({"flow": "us->eu"}, "--flow"), ({"command_config": Path("client.properties")}, "--command-config")],
+    ("named", "said"),
+    [
+        ({"flow": "us->eu"}, "--flow"),
+        ({"command_config": Path("client.properties")}, "--command-config"),
+        ({"cluster": "ap"}, "--cluster: ap is not a cluster of the file, which has us, eu"),
+    ],
 )
-def test_an_option_without_effect_is_refused(tmp_path: Path, named: dict[str, Any], option: str) -> None:
+def test_an_option_that_is_wrong_or_without_effect_is_refused(tmp_path: Path, named: dict[str, Any], said: str) -> None:
     file = tmp_path / "mm2.properties"
     file.write_text(TWO_WAYS)
     question = OffsetsQuestion(file, "us", None, None, ("billing",), None, frozenset(), with_brokers=False)
-    with pytest.raises(ConfigError, match=option):
+    with pytest.raises(ConfigError, match=said):
         run_offsets(replace(question, **named), as_json=False, every_s=None)
 
 

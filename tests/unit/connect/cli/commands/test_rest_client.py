@@ -1,8 +1,7 @@
 """Which worker a failover stops a flow by: one that runs other flows has answered all the same."""
 
-from __future__ import annotations
-
 import socket
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -27,30 +26,32 @@ def answering(monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any]) -> None:
     monkeypatch.setattr(RestClient, "ask", ask)
 
 
+def found(urls: Sequence[str] = URLS, connector: str = "Source") -> str | None:
+    """The name of the flow's connector, if a worker has it."""
+    with ExitStack() as closing:
+        control = find_control(closing, urls, "us", "eu", connector)
+        return None if control is None else control.name
+
+
 def test_a_mirror_of_other_flows_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     other = WorkerRefused("no such flow", 404)
     answering(monkeypatch, {f"{url}{path}": other for url in URLS for path in ("", "/us/eu")})
-    with ExitStack() as closing:
-        assert find_control(closing, URLS, "us", "eu", "Source") is None
+    assert found() is None
 
 
 def test_a_wrong_url_is_named_as_it_was_typed() -> None:
-    with ExitStack() as closing, pytest.raises(ConfigError, match="--rest: 'nonsense' is not a worker's URL"):
-        find_control(closing, ["nonsense"], "us", "eu", "Source")
+    with pytest.raises(ConfigError, match="--rest: 'nonsense' is not a worker's URL"):
+        found(["nonsense"])
 
 
 def test_it_is_found_at_whichever_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch, {f"{URLS[1]}/us/eu": {"Source": {"info": {"config": MIRROR}}}})
-    with ExitStack() as closing:
-        found = find_control(closing, URLS, "us", "eu", "Source")
-        assert found is not None and found.name == "Source"
+    assert found() == "Source"
 
 
 def test_of_several_it_is_the_one_that_the_file_names(monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch, {URLS[0]: {name: {"info": {"config": MIRROR}} for name in ("a", "b", "c")}})
-    with ExitStack() as closing:
-        found = find_control(closing, URLS, "us", "eu", "b")
-        assert found is not None and found.name == "b"
+    assert found(connector="b") == "b"
 
 
 @pytest.mark.parametrize(
@@ -75,11 +76,11 @@ async def test_checkpoints_are_stopped_and_resumed_with_it(monkeypatch: pytest.M
 
     monkeypatch.setattr(RestClient, "ask", ask)
     with ExitStack() as closing:
-        found = find_control(closing, URLS[:1], "us", "eu", "a")
-        assert found is not None
+        control = find_control(closing, URLS[:1], "us", "eu", "a")
+        assert control is not None
         asked.clear()
-        await found.stop()
-        await found.resume()
+        await control.stop()
+        await control.resume()
     assert asked == [("PUT", f"/connectors/{name}/{what}") for what in ("stop", "resume") for name in ("a", "c")]
 
 
@@ -88,8 +89,7 @@ def test_a_connector_that_is_there_for_heartbeats_alone_is_not_the_flow(
     monkeypatch: pytest.MonkeyPatch, enabled: str, is_found: bool
 ) -> None:
     answering(monkeypatch, {URLS[0]: {"Source": {"info": {"config": {**MIRROR, "enabled": enabled}}}}})
-    with ExitStack() as closing:
-        assert (find_control(closing, URLS, "us", "eu", "Source") is not None) == is_found
+    assert (found() is not None) == is_found
 
 
 def test_a_name_that_the_file_does_not_know_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -103,8 +103,8 @@ def test_a_name_that_the_file_does_not_know_is_refused(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("error", [WorkerUnreachable("nobody answers"), WorkerRefused("who are you?", 401)])
 def test_who_answers_nothing_of_use_is_told_of(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     answering(monkeypatch, {f"{url}{path}": error for url in URLS for path in ("", "/us/eu")})
-    with ExitStack() as closing, pytest.raises(type(error), match=str(error).removesuffix("?")):
-        find_control(closing, URLS, "us", "eu", "Source")
+    with pytest.raises(type(error), match=str(error).removesuffix("?")):
+        found()
 
 
 def test_a_mirror_whose_flow_does_not_answer_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,8 +117,8 @@ def test_a_mirror_whose_flow_does_not_answer_is_no_error(monkeypatch: pytest.Mon
 
 def test_a_worker_that_is_lost_while_it_is_asked_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch, {f"{URLS[0]}/us/eu": WorkerRefused("no such flow", 404)})
-    with ExitStack() as closing, pytest.raises(WorkerUnreachable, match="nobody answers"):
-        find_control(closing, URLS[:1], "us", "eu", "Source")
+    with pytest.raises(WorkerUnreachable, match="nobody answers"):
+        found(URLS[:1])
 
 
 def test_a_proxy_does_not_get_the_password_of_a_local_worker(monkeypatch: pytest.MonkeyPatch) -> None:

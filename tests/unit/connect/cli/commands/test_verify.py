@@ -1,7 +1,5 @@
 """``heliograph verify``: options that are refused before Spark starts, exit codes, and the end of ``--watch``."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re
@@ -111,9 +109,7 @@ def test_a_watch_goes_on_after_a_pass_that_fails(
         run_verify(arguments(tmp_path, watches=True))
 
 
-def test_a_terminal_shows_the_start_of_spark_once(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_start_of_spark_is_shown_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     for is_spark_up in (False, True):
         verify._show_line(Progress("us->eu", 0, 9, 0, 0.0, -1.0, 0, is_spark_up))
@@ -121,9 +117,7 @@ def test_a_terminal_shows_the_start_of_spark_once(
     assert (starting, following) == ("us->eu: starting Spark", "us->eu: 0% verified, 0 MiB/s")
 
 
-def test_a_pass_that_is_over_shows_no_speed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_pass_shows_no_speed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The line stays until the next pass of --watch; "0 MiB/s" would look like one that hangs."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     verify._show_line(Progress("us->eu", 9, 9, 99, 0.1, 0.0, 1, True))

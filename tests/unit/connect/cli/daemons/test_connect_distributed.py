@@ -1,7 +1,5 @@
 """What a worker of a Connect group says when it starts."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """Arguments as Java takes them, and the life of a MirrorMaker under the command."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys
@@ -113,9 +111,7 @@ async def test_it_runs_until_told_to_stop_and_then_stops() -> None:
     assert maker.events == ["start", "run", "stop"]
 
 
-async def test_an_unreachable_cluster_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_lost_cluster_is_waited_for(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(connect_mirror_maker, "START_DELAYS_S", (0.0, 0.0))
     down = [FakeMirrorMaker(ClusterUnreachable("cluster eu at 10.0.0.1:9092: connection refused")) for _ in range(3)]
     up, stop = FakeMirrorMaker(), asyncio.Event()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +16,7 @@ from connect.cli.daemons.mirror_process import FlowsFailed, MirrorMaker, StopFai
 from connect.cli.rates import ENDED
 from connect.core.errors import ConfigError, PermanentError, RetriableError
 from connect.runtime.herder.driver import WorkerFailed
-from connectors.config.mm2_properties import MirrorMakerConfig, load
+from connectors.config.mm2_properties import load
 from connectors.flow_facts import FlowProgress, Tally
 
 
@@ -80,28 +81,29 @@ def a_flow(name: str, *, listener: str = "127.0.0.1:0", enabled: bool = True, **
     return Flow(name=name, enabled=enabled, listener=listener, **{**defaults, **events, **raises})
 
 
+Made = Callable[..., tuple[MirrorMaker, Engine]]
+
+
 @pytest.fixture
-def config(tmp_path: Path) -> MirrorMakerConfig:
+def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Made:
+    """A mirror of the flows that are given, and its engine."""
     file = tmp_path / "mm2.properties"
     file.write_text("clusters = us, eu\nlink.listener = 127.0.0.1:0\n")
-    return load(file)
-
-
-def made(
-    monkeypatch: pytest.MonkeyPatch, config: MirrorMakerConfig, *flows: SimpleNamespace
-) -> tuple[MirrorMaker, Engine]:
     monkeypatch.setattr(mirror_process, "FlowWorker", Worker)
     monkeypatch.setattr(mirror_process, "check_flow", lambda _: None)
     monkeypatch.setattr(mirror_process, "worker_config", lambda _: SimpleNamespace(progress_timeout_ms=30_000))
-    engine = Engine()
-    return MirrorMaker(config, cast(Any, flows), cast(Any, engine)), engine
+    monkeypatch.setattr(mirror_process, "_RESTART_DELAYS_S", (0.0, 0.0))
+
+    def make(*flows: SimpleNamespace) -> tuple[MirrorMaker, Engine]:
+        engine = Engine()
+        return MirrorMaker(load(file), cast(Any, flows), cast(Any, engine)), engine
+
+    return make
 
 
-async def test_a_flow_that_fails_while_it_is_stopped_is_an_error_and_the_rest_is_stopped(
-    monkeypatch: pytest.MonkeyPatch, config: MirrorMakerConfig
-) -> None:
+async def test_a_flow_that_fails_while_it_is_stopped_is_an_error_and_the_rest_is_stopped(made: Made) -> None:
     error = RetriableError("the target does not answer")
-    mirrors, engine = made(monkeypatch, config, a_flow("us->eu", raises_in_stopping=error), a_flow("eu->us"))
+    mirrors, engine = made(a_flow("us->eu", raises_in_stopping=error), a_flow("eu->us"))
     await mirrors.start()
     with pytest.raises(StopFailed, match="us->eu: the target does not answer"):
         await mirrors.stop()
@@ -109,10 +111,10 @@ async def test_a_flow_that_fails_while_it_is_stopped_is_an_error_and_the_rest_is
 
 
 async def test_a_flow_whose_worker_has_failed_leaves_its_group_and_the_others_go_on(
-    monkeypatch: pytest.MonkeyPatch, config: MirrorMakerConfig, caplog: pytest.LogCaptureFixture
+    made: Made, caplog: pytest.LogCaptureFixture
 ) -> None:
     one, other = a_flow("us->eu"), a_flow("eu->us")
-    mirrors, _ = made(monkeypatch, config, one, other)
+    mirrors, _ = made(one, other)
     await mirrors.start()
     stop = asyncio.Event()
     running = asyncio.create_task(mirrors.run_until(stop))
@@ -131,13 +133,10 @@ async def test_a_flow_whose_worker_has_failed_leaves_its_group_and_the_others_go
 
 
 @pytest.mark.parametrize("how", ["cannot start yet", "has failed"])
-async def test_heartbeats_alone_come_back_and_hold_up_no_mirror(
-    monkeypatch: pytest.MonkeyPatch, config: MirrorMakerConfig, how: str
-) -> None:
-    monkeypatch.setattr(mirror_process, "_RESTART_DELAYS_S", (0.0, 0.0))
+async def test_heartbeats_alone_come_back_and_hold_up_no_mirror(made: Made, how: str) -> None:
     failing = [RetriableError("no answer")] if how == "cannot start yet" else []
     beside = a_flow("eu->us", enabled=False, raises_in_starting=failing)
-    mirrors, _ = made(monkeypatch, config, a_flow("us->eu"), beside)
+    mirrors, _ = made(a_flow("us->eu"), beside)
     await mirrors.start()
     await beside.starts.wait()
     beside.starts.clear()
@@ -149,12 +148,9 @@ async def test_heartbeats_alone_come_back_and_hold_up_no_mirror(
     await mirrors.stop()
 
 
-async def test_heartbeats_that_are_refused_for_good_are_told_once(
-    monkeypatch: pytest.MonkeyPatch, config: MirrorMakerConfig, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(mirror_process, "_RESTART_DELAYS_S", (0.0, 0.0))
+async def test_heartbeats_that_are_refused_for_good_are_told_once(made: Made, caplog: pytest.LogCaptureFixture) -> None:
     beside = a_flow("eu->us", enabled=False, raises_in_starting=[PermanentError("topics are not made here")])
-    mirrors, _ = made(monkeypatch, config, a_flow("us->eu"), beside)
+    mirrors, _ = made(a_flow("us->eu"), beside)
     with caplog.at_level(logging.ERROR):
         await mirrors.start()
         await beside.starts.wait()
@@ -170,7 +166,7 @@ async def test_heartbeats_that_are_refused_for_good_are_told_once(
     [(("127.0.0.1:1", "127.0.0.1:2"), "differs between flows"), (("nowhere", "nowhere"), "should be host:port")],
 )
 async def test_a_listener_that_cannot_serve_all_flows_is_refused_with_its_line(
-    monkeypatch: pytest.MonkeyPatch, config: MirrorMakerConfig, listeners: tuple[str, str], word: str
+    made: Made, listeners: tuple[str, str], word: str
 ) -> None:
     with pytest.raises(ConfigError, match=f"mm2.properties:2: link.listener.*{word}"):
-        made(monkeypatch, config, *(a_flow(str(index), listener=listener) for index, listener in enumerate(listeners)))
+        made(*(a_flow(str(index), listener=listener) for index, listener in enumerate(listeners)))

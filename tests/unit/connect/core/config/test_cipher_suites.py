@@ -1,7 +1,5 @@
 """Java's names of cipher suites."""
 
-from __future__ import annotations
-
 import ssl
 
 import pytest

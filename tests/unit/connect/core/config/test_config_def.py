@@ -1,7 +1,5 @@
 """Settings as data, against what a running Kafka 4.3 answers to the same values."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,53 +61,32 @@ def test_values_of_a_file(name: str, text: str, value: Value) -> None:
     assert CONFIG.parse({name: text})[name] == value
 
 
-#: name, value, the errors of validation; Java's words throughout.
+def invalid(name: str, text: str, *reasons: str) -> tuple[str, str, list[str]]:
+    """A name, a value and the errors of its validation; Java's words throughout."""
+    return name, text, [f"Invalid value {text} for configuration {name}: {reason}" for reason in reasons]
+
+
+NO_INT = "Not a number of type INT"
+NULL = "Invalid value null for configuration tasks.max: Value must be non-null"
+CONTROL = "String may not contain control sequences but had the following ASCII chars: 1"
 REFUSED = [
     ("topics", "a,,b", ["Configuration 'topics' values must not be empty."]),
     ("topics", "a,", ["Configuration 'topics' values must not be empty."]),
     ("formats", "", ["Configuration 'formats' must not be empty. Valid values include: [legacy, new]"]),
-    ("formats", "x", ["Invalid value x for configuration formats: String must be one of: legacy, new"]),
+    invalid("formats", "x", "String must be one of: legacy, new"),
     ("transforms", "a,a", ["Invalid value [a, a] for configuration transforms: Duplicate alias provided."]),
-    ("tasks.max", "0", ["Invalid value 0 for configuration tasks.max: Value must be at least 1"]),
-    (
-        "tasks.max",
-        "99999999999",
-        [
-            "Invalid value 99999999999 for configuration tasks.max: Not a number of type INT",
-            "Invalid value null for configuration tasks.max: Value must be non-null",
-        ],
-    ),
-    (
-        "tasks.max",
-        "1_0",
-        [
-            "Invalid value 1_0 for configuration tasks.max: Not a number of type INT",
-            "Invalid value null for configuration tasks.max: Value must be non-null",
-        ],
-    ),
-    ("factor", "40000", ["Invalid value 40000 for configuration factor: Not a number of type SHORT"]),
-    ("ratio", "0.1", ["Invalid value 0.1 for configuration ratio: Value must be at least 0.5"]),
-    ("ratio", "1.5", ["Invalid value 1.5 for configuration ratio: Value must be no more than 1.0"]),
-    ("enabled", "yes", ["Invalid value yes for configuration enabled: Expected value to be either true or false"]),
-    ("location", "x", ["Invalid value x for configuration location: String must be one of: source, target"]),
-    ("location", "SOURCE", ["Invalid value SOURCE for configuration location: String must be one of: source, target"]),
-    (
-        "protocol",
-        "x",
-        ["Invalid value x for configuration protocol: String must be one of (case insensitive): SSL, PLAINTEXT"],
-    ),
-    ("policy", "nope", ["Invalid value nope for configuration policy: Class nope could not be found."]),
-    ("name", "", ["Invalid value  for configuration name: String may not be empty"]),
-    (
-        "name",
-        "a\u0001b",
-        [
-            (
-                "Invalid value a\u0001b for configuration name: "
-                "String may not contain control sequences but had the following ASCII chars: 1"
-            )
-        ],
-    ),
+    invalid("tasks.max", "0", "Value must be at least 1"),
+    *(("tasks.max", text, [*invalid("tasks.max", text, NO_INT)[2], NULL]) for text in ("99999999999", "1_0")),
+    invalid("factor", "40000", "Not a number of type SHORT"),
+    invalid("ratio", "0.1", "Value must be at least 0.5"),
+    invalid("ratio", "1.5", "Value must be no more than 1.0"),
+    invalid("enabled", "yes", "Expected value to be either true or false"),
+    invalid("location", "x", "String must be one of: source, target"),
+    invalid("location", "SOURCE", "String must be one of: source, target"),
+    invalid("protocol", "x", "String must be one of (case insensitive): SSL, PLAINTEXT"),
+    invalid("policy", "nope", "Class nope could not be found."),
+    invalid("name", "", "String may not be empty"),
+    invalid("name", "a\u0001b", CONTROL),
 ]
 
 

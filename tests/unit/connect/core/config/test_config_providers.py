@@ -1,7 +1,5 @@
 """References to config providers in values."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

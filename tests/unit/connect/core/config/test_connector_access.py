@@ -1,7 +1,5 @@
 """What a connector's config may make a worker read, fetch or connect to."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from connect.core.errors import ConfigError
 
 JAAS = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
 PREFIXES = ("", "producer.override.", "admin.override.", "source.cluster.", "source.consumer.", "us->eu.target.admin.")
+ASSERTION_FILES = ("file", "private.key.file", "template.file")
 ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
 
 
@@ -19,11 +18,8 @@ ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
 @pytest.mark.parametrize(
     ("setting", "value", "list_key"),
     [
-        ("ssl.keystore.location", "/etc/shadow", FILES),
-        ("ssl.truststore.location", "/etc/shadow", FILES),
-        ("sasl.oauthbearer.assertion.file", "/etc/shadow", OAUTH_FILES),
-        ("sasl.oauthbearer.assertion.private.key.file", "/etc/shadow", OAUTH_FILES),
-        ("sasl.oauthbearer.assertion.template.file", "/etc/shadow", OAUTH_FILES),
+        *((f"ssl.{store}.location", "/etc/shadow", FILES) for store in ("keystore", "truststore")),
+        *((f"sasl.oauthbearer.assertion.{name}", "/etc/shadow", OAUTH_FILES) for name in ASSERTION_FILES),
         ("sasl.oauthbearer.jwks.endpoint.url", "file:///etc/shadow", OAUTH_URLS),
         (ENDPOINT, "https://169.254.169.254/token", OAUTH_URLS),
         ("sasl.mechanism", "AWS_MSK_IAM", TOKENS),

@@ -4,8 +4,6 @@ A line of ``java_settings.tsv``: where it is declared, name, type, default (``=`
 place in it, width, name in a form. ``security`` stands once for all that have it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from connect.core.herder_api import ConfigKeyInfo
 from connectors.config import definitions
 
 ROWS = [line.split("\t") for line in (Path(__file__).parent / "java_settings.tsv").read_text("utf-8").splitlines()]
+_UNSTABLE = "internal.throw.on.fetch.stable.offset.unsupported"
 #: Ours, with what belongs to others left out, and the keys that Java's snapshot of the same name lacks or has alone.
 DECLARED: dict[str, tuple[ConfigDef, frozenset[str]]] = {
     "security": (SECURITY, frozenset()),
@@ -32,12 +31,7 @@ DECLARED: dict[str, tuple[ConfigDef, frozenset[str]]] = {
     "mirror-heartbeat": (definitions.HEARTBEAT, frozenset()),
     "producer": (PRODUCER, frozenset()),
     # Two of groups that share partitions, and a hidden one.
-    "consumer": (
-        CONSUMER,
-        frozenset(
-            {"internal.throw.on.fetch.stable.offset.unsupported", "share.acknowledgement.mode", "share.acquire.mode"}
-        ),
-    ),
+    "consumer": (CONSUMER, frozenset({_UNSTABLE, "share.acknowledgement.mode", "share.acquire.mode"})),
     "admin": (ADMIN, frozenset()),
 }
 #: REST shows these in order.
@@ -56,17 +50,8 @@ def ours(name: str) -> Iterator[list[str]]:
 
 def row(name: str, info: ConfigKeyInfo) -> list[str]:
     default = "required" if info.required else "null" if info.default_value is None else f"={info.default_value}"
-    return [
-        name,
-        info.name,
-        info.type,
-        default,
-        info.importance,
-        info.group or "-",
-        str(info.order_in_group),
-        info.width,
-        info.display_name,
-    ]
+    declared = info.name, info.type, default, info.importance, info.group or "-", str(info.order_in_group)
+    return [name, *declared, info.width, info.display_name]
 
 
 @pytest.mark.parametrize("name", list(DECLARED))

@@ -1,7 +1,5 @@
 """Listeners and header rules."""
 
-from __future__ import annotations
-
 import pytest
 
 from connect.core.config.config_def import InvalidValue

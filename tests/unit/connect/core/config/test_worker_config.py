@@ -1,7 +1,5 @@
 """A worker's settings: Java's defaults, and what is refused before anything starts."""
 
-from __future__ import annotations
-
 import pytest
 
 from connect.core.config.config_def import Required
@@ -110,16 +108,10 @@ def test_a_mistake_in_a_file_is_told_with_its_line() -> None:
 
 @pytest.mark.parametrize(
     ("session", "heartbeat", "lease"),
-    [
-        ("60000", "3000", 5000),
-        ("10000", "3000", 5000),
-        ("6000", "1000", 3000),
-        ("6000", "3000", 4500),
-        ("4000", "3000", 4000),
-    ],
+    [(60_000, 3000, 5000), (10_000, 3000, 5000), (6000, 1000, 3000), (6000, 3000, 4500), (4000, 3000, 4000)],
 )
-def test_a_lease_leaves_work_the_rest_of_the_session_to_end_in(session: str, heartbeat: str, lease: int) -> None:
-    assert parsed(session_timeout_ms=session, heartbeat_interval_ms=heartbeat).lease_ms == lease
+def test_a_lease_leaves_work_the_rest_of_the_session_to_end_in(session: int, heartbeat: int, lease: int) -> None:
+    assert parsed(session_timeout_ms=str(session), heartbeat_interval_ms=str(heartbeat)).lease_ms == lease
 
 
 def test_topics_take_further_settings_but_one_partition_and_compaction() -> None:
@@ -240,15 +232,9 @@ def test_a_repeated_address_is_forgiven_with_a_warning() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "spark.master",
-        "producer.acks",
-        "producer.compression.zstd.level",
-        "status.storage.segment.ms",
-        "link.advertised.address",
-        "producer.metadata.max.age.ms",
-        "key.converter.schemas.enable",
-        "producer.sasl.client.callback.handler.class",
-        "sasl.client.callback.handler.class",
+        *("spark.master", "producer.acks", "producer.compression.zstd.level", "status.storage.segment.ms"),
+        *("link.advertised.address", "producer.metadata.max.age.ms", "key.converter.schemas.enable"),
+        *("producer.sasl.client.callback.handler.class", "sasl.client.callback.handler.class"),
         "listeners.https.ssl.key.password",
     ],
 )

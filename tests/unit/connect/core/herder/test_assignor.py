@@ -1,7 +1,5 @@
 """Who runs what: stories that Java's assignor tells in its own tests, a naive twin, and what must always hold."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -106,6 +104,10 @@ class Group:
             assert max(kind) - min(kind) <= 1
 
 
+def assigned(outcome: Assignments) -> Counter[str | TaskId]:
+    return Counter(chain.from_iterable(work(reported.assigned) for reported in outcome.members.values()))
+
+
 def has_revoked(outcome: Assignments) -> bool:
     return any(reported.revoked for reported in outcome.members.values())
 
@@ -151,9 +153,7 @@ def test_lost_work_waits_for_its_worker_and_goes_to_the_others_after_the_delay()
     group.now_ms += DELAY_MS // 2
     outcome = group.round()
     assert outcome.delay_ms == 0
-    assert Counter(chain.from_iterable(work(reported.assigned) for reported in outcome.members.values())) == Counter(
-        work(lost)
-    )
+    assert assigned(outcome) == Counter(work(lost))
     group.assert_complete()
 
 
@@ -208,8 +208,7 @@ def test_work_of_a_java_worker_waits_and_that_of_ours_beside_it_does_not() -> No
     ours, javas = group.members.pop("m3").held, group.members.pop("m4").held
     outcome = group.round()
     assert outcome.delay_ms == DELAY_MS
-    assigned = Counter(chain.from_iterable(work(reported.assigned) for reported in outcome.members.values()))
-    assert assigned == Counter(work(ours))
+    assert assigned(outcome) == Counter(work(ours))
     # The rest goes on to wait, also when others of ours go.
     group.now_ms += 1_000
     group.members.pop("m2")
@@ -476,7 +475,7 @@ def test_nothing_is_assigned_twice_and_all_comes_to_rest(
             assert not set(work(reported.assigned)) & set(work(reported.revoked))
         # What is handed out is in nobody's hands.
         holding = set(chain.from_iterable(work(state.held) for state in group.before[1].values()))
-        assert not holding & set(chain.from_iterable(work(reported.assigned) for reported in outcome.members.values()))
+        assert not holding & set(assigned(outcome))
     group.settle()
     group.assert_complete()
 

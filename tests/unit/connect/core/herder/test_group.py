@@ -7,23 +7,6 @@ import pytest
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.config_topic import logger_record, restart_record
 from connect.core.herder import events
-from connect.core.herder.events import (
-    Assign,
-    ClaimWriter,
-    Join,
-    Joined,
-    LeaseLost,
-    Leave,
-    MakeSessionKey,
-    MembershipLost,
-    ReadConfig,
-    RebalanceBegun,
-    SessionKeyMade,
-    StartConnector,
-    StopWork,
-    WriteConfig,
-    WriteStatus,
-)
 from connect.core.herder.membership import (
     COMPATIBLE,
     CONFIG_MISMATCH,
@@ -37,7 +20,7 @@ from connect.core.herder.state import HerderMode
 from connect.core.herder_api import ALGORITHM_HEADER, SIGNATURE_HEADER, BadRequest, Forbidden, Signature
 from connect.core.model import RestartRequest, State, Status, TargetState, TaskId
 from connect.core.status_and_offset_topics import status_record
-from tests.kit.herding import OTHER_URL, URL, Bench, kinds, none, only
+from tests.kit.herding import OTHER_URL, URL, Bench, kinds, leading_bench, none, only, ready_bench
 from tests.kit.work import worker_config
 
 TASKS = (TaskId("c", 0), TaskId("c", 1))
@@ -46,10 +29,8 @@ ALL = Allocation(("c",), TASKS)
 
 def at_work(config: WorkerConfig | None = None) -> Bench:
     """One connector with two tasks, all of it here; somebody else leads."""
-    bench = Bench(config)
-    bench.connector()
-    bench.tasks([{"n": "0"}, {"n": "1"}])
-    bench.follow(ALL)
+    bench = ready_bench(config, "c", tasks=2)
+    bench.joined(ALL)
     return bench
 
 
@@ -62,7 +43,7 @@ def test_it_joins_once_the_topics_are_read(protocol: str, offered: list[str]) ->
     assert bench.step(events.ConfigLogReset()) == []
     bench.connector()
     assert bench.herder.next_deadline_ms() is None
-    join = only(bench.step(events.Ready()), Join)
+    join = only(bench.step(events.Ready()), events.Join)
     assert [name for name, _ in join.protocols] == offered
     claimed = bench.claimed()
     assert (claimed.url, claimed.config_offset, claimed.allocation) == (URL, 1, None)
@@ -75,7 +56,7 @@ def test_revoked_work_is_stopped_before_the_rest_starts_and_the_next_round_hands
     bench.connector("d")
     effects = bench.joined(Allocation(("d",)), Allocation(("c",), TASKS[1:]))
     assert kinds(effects) == ["StopWork", "StartConnector", "Join"]
-    assert only(effects, StopWork) == StopWork(("c",), TASKS[1:])
+    assert only(effects, events.StopWork) == events.StopWork(("c",), TASKS[1:])
     claimed = bench.claimed().allocation
     assert claimed is not None
     assert (claimed.connectors, claimed.tasks) == (("d",), TASKS[:1])
@@ -86,78 +67,72 @@ def test_work_of_a_deleted_connector_forgets_its_topics_once_it_is_down() -> Non
     effects = bench.record(("connector-c", None))
     assert kinds(effects) == ["Join"]
     effects = bench.joined(revoked=ALL)
-    assert effects[:2] == [StopWork(("c",), TASKS), events.ForgetTopics("c")]
+    assert effects[:2] == [events.StopWork(("c",), TASKS), events.ForgetTopics("c")]
 
 
 def test_eager_members_stop_everything_before_they_join() -> None:
-    bench = Bench(worker_config(connect_protocol="eager"))
-    bench.connector()
-    bench.tasks([{"n": "0"}])
-    bench.ready()
+    bench = ready_bench(worker_config(connect_protocol="eager"), "c", tasks=1)
     bench.joined(Allocation(("c",), TASKS[:1]), protocol=EAGER)
-    effects = bench.step(RebalanceBegun())
+    effects = bench.step(events.RebalanceBegun())
     assert kinds(effects) == ["StopWork", "Join"]
     effects = bench.joined(Allocation(("c",)), protocol=EAGER)
-    assert effects == [StartConnector("c", TargetState.STARTED)]
+    assert effects == [events.StartConnector("c", TargetState.STARTED)]
 
 
 def test_nobody_works_while_a_group_leaves_the_cooperative_protocols() -> None:
     """Metadata of the eager protocol tells the leader who still does."""
     bench = at_work()
-    bench.step(RebalanceBegun())
-    assign = only(bench.elected([WorkerMetadata(OTHER_URL, 0)], EAGER), Assign)
+    bench.step(events.RebalanceBegun())
+    assign = only(bench.elected([WorkerMetadata(OTHER_URL, 0)], EAGER), events.Assign)
     for data in assign.assignments.values():
         assignment = decode_assignment(data)
         assert (assignment.error, bool(assignment.assigned)) == (CONFIG_MISMATCH, False)
     effects = bench.joined(leader="ours", protocol=EAGER, error=CONFIG_MISMATCH)
-    assert only(effects, StopWork) == StopWork(("c",), TASKS)
-    read = only(effects, ReadConfig)
-    only(bench.step(events.ConfigRead(read.token, ok=True)), Join)
-    assign = only(bench.elected([WorkerMetadata(OTHER_URL, 0)], EAGER), Assign)
+    assert only(effects, events.StopWork) == events.StopWork(("c",), TASKS)
+    read = only(effects, events.ReadConfig)
+    only(bench.step(events.ConfigRead(read.token, ok=True)), events.Join)
+    assign = only(bench.elected([WorkerMetadata(OTHER_URL, 0)], EAGER), events.Assign)
     assert all(decode_assignment(data).assigned for data in assign.assignments.values())
 
 
 def test_a_delay_ends_in_another_round() -> None:
     bench = at_work()
-    bench.step(RebalanceBegun())
+    bench.step(events.RebalanceBegun())
     bench.joined(delay_ms=5_000)
     assert bench.herder.next_deadline_ms() == bench.now_ms + 5_000
     assert bench.tick(4_999) == []
-    only(bench.tick(1), Join)
+    only(bench.tick(1), events.Join)
 
 
 def test_work_that_is_assigned_and_not_configured_any_more_is_not_started() -> None:
-    bench = Bench()
-    bench.connector()
-    bench.ready()
+    bench = ready_bench(connectors="c")
     effects = bench.joined(Allocation(("c", "gone"), TASKS))
-    assert effects == [StartConnector("c", TargetState.STARTED)]
+    assert effects == [events.StartConnector("c", TargetState.STARTED)]
 
 
 def test_records_that_share_out_nothing_do_not_ask_for_another_round() -> None:
     bench = at_work()
     bench.record(("what", b"{}"))
     assert "the key is unknown" in bench.said[0].line
-    bench.step(RebalanceBegun())
+    bench.step(events.RebalanceBegun())
     behind = bench.herder.snapshot.offset
     bench.key()
-    assert none(bench.joined(offset=behind), Join)
+    assert none(bench.joined(offset=behind), events.Join)
     assert bench.herder.mode is HerderMode.MEMBER
 
 
 def test_who_is_behind_reads_before_it_starts_anything() -> None:
-    bench = Bench()
-    bench.ready()
-    read = only(bench.joined(Allocation(("c",)), offset=2), ReadConfig)
+    bench = ready_bench()
+    read = only(bench.joined(Allocation(("c",)), offset=2), events.ReadConfig)
     assert read.timeout_ms == 3_000
     assert bench.connector() == []
-    assert bench.step(events.ConfigRead(read.token, ok=True)) == [StartConnector("c", TargetState.STARTED)]
+    assert bench.step(events.ConfigRead(read.token, ok=True)) == [events.StartConnector("c", TargetState.STARTED)]
 
 
 def test_who_cannot_read_stops_leaves_and_comes_back_later_and_later() -> None:
     bench = at_work()
-    bench.step(RebalanceBegun())
-    read = only(bench.joined(offset=99), ReadConfig)
+    bench.step(events.RebalanceBegun())
+    read = only(bench.joined(offset=99), events.ReadConfig)
     effects = bench.step(events.ConfigRead(read.token, ok=False))
     assert kinds(effects) == ["StopWork", "Leave"]
     assert bench.herder.leader_url is None
@@ -166,30 +141,28 @@ def test_who_cannot_read_stops_leaves_and_comes_back_later_and_later() -> None:
         deadline_ms = bench.herder.next_deadline_ms()
         assert deadline_ms is not None
         pauses.append(deadline_ms - bench.now_ms)
-        read = only(bench.tick(pauses[-1]), ReadConfig)
-        assert none(bench.step(events.ConfigRead(read.token, ok=False)), Leave)
+        read = only(bench.tick(pauses[-1]), events.ReadConfig)
+        assert none(bench.step(events.ConfigRead(read.token, ok=False)), events.Leave)
     assert pauses == [6_000, 7_500, 10_000, 15_000, 30_000, 6_000]
-    read = only(bench.tick(7_500), ReadConfig)
-    only(bench.step(events.ConfigRead(read.token, ok=True)), Join)
+    read = only(bench.tick(7_500), events.ReadConfig)
+    only(bench.step(events.ConfigRead(read.token, ok=True)), events.Join)
     assert bench.claimed().allocation == Allocation()
 
 
 def test_eager_members_come_back_after_the_unsync_backoff() -> None:
-    bench = Bench(worker_config(connect_protocol="eager", worker_unsync_backoff_ms="1234"))
-    bench.ready()
-    read = only(bench.joined(offset=99, protocol=EAGER), ReadConfig)
+    bench = ready_bench(worker_config(connect_protocol="eager", worker_unsync_backoff_ms="1234"))
+    read = only(bench.joined(offset=99, protocol=EAGER), events.ReadConfig)
     bench.step(events.ConfigRead(read.token, ok=False))
     assert bench.herder.next_deadline_ms() == bench.now_ms + 1_234
 
 
 @pytest.mark.parametrize("reads", [True, False])
 def test_a_leader_that_is_behind_another_member_reads_first(reads: bool) -> None:
-    bench = Bench()
-    bench.ready()
-    read = only(bench.elected([WorkerMetadata(OTHER_URL, 2)]), ReadConfig)
+    bench = ready_bench()
+    read = only(bench.elected([WorkerMetadata(OTHER_URL, 2)]), events.ReadConfig)
     if reads:
         bench.connector()
-    assign = only(bench.step(events.ConfigRead(read.token, ok=reads)), Assign)
+    assign = only(bench.step(events.ConfigRead(read.token, ok=reads)), events.Assign)
     assignments = [decode_assignment(data) for data in assign.assignments.values()]
     assert {each.config_offset for each in assignments} == {2}
     assert {each.error for each in assignments} == {0 if reads else CONFIG_MISMATCH}
@@ -197,29 +170,29 @@ def test_a_leader_that_is_behind_another_member_reads_first(reads: bool) -> None
     assert {(each.leader, each.leader_url) for each in assignments} == {("ours", URL)}
 
 
-@pytest.mark.parametrize("event", [LeaseLost(), MembershipLost("UNKNOWN_MEMBER_ID")])
+@pytest.mark.parametrize("event", [events.LeaseLost(), events.MembershipLost("UNKNOWN_MEMBER_ID")])
 def test_whoever_may_have_been_dropped_stops_at_once_and_joins_with_nothing(event: events.Event) -> None:
     bench = at_work()
     effects = bench.step(event)
     assert kinds(effects) == ["StopWork", "Join"]
-    assert only(effects, StopWork) == StopWork(("c",), TASKS)
+    assert only(effects, events.StopWork) == events.StopWork(("c",), TASKS)
     assert bench.claimed().allocation == Allocation()
     assert (bench.herder.is_leader, bench.herder.leader_url, bench.herder.assignment) == (False, None, Allocation())
 
 
 def test_a_join_under_way_does_not_claim_what_was_stopped_meanwhile() -> None:
     bench = at_work()
-    stale = only(bench.step(RebalanceBegun()), Join)
-    assert kinds(bench.step(LeaseLost())) == ["StopWork", "Join"]
+    stale = only(bench.step(events.RebalanceBegun()), events.Join)
+    assert kinds(bench.step(events.LeaseLost())) == ["StopWork", "Join"]
     assert bench.joined(token=stale.token) == []
     assert bench.herder.mode is HerderMode.JOINING
-    assert bench.joined(Allocation(("c",))) == [StartConnector("c", TargetState.STARTED)]
+    assert bench.joined(Allocation(("c",))) == [events.StartConnector("c", TargetState.STARTED)]
 
 
 def test_rounds_that_come_to_nothing_follow_each_other_with_pauses() -> None:
     """The topic may have been made anew, or a member say what it likes."""
     bench = at_work()
-    bench.step(RebalanceBegun())
+    bench.step(events.RebalanceBegun())
     assert kinds(bench.joined(error=CONFIG_MISMATCH)) == ["Join"]
     for _ in range(3):
         assert bench.joined(error=CONFIG_MISMATCH) == []
@@ -227,13 +200,13 @@ def test_rounds_that_come_to_nothing_follow_each_other_with_pauses() -> None:
         assert bench.tick(249) == []
         assert kinds(bench.tick(1)) == ["Join"]
     bench.joined()
-    bench.step(RebalanceBegun())
+    bench.step(events.RebalanceBegun())
     assert kinds(bench.joined(error=CONFIG_MISMATCH)) == ["Join"]
 
 
 def test_a_change_that_the_assignment_does_not_know_asks_for_another_round_before_anything_starts() -> None:
     bench = at_work()
-    bench.step(RebalanceBegun())
+    bench.step(events.RebalanceBegun())
     behind = bench.herder.snapshot.offset
     bench.connector("d")
     assert kinds(bench.joined(Allocation(("d",)), offset=behind)) == ["Join"]
@@ -241,8 +214,8 @@ def test_a_change_that_the_assignment_does_not_know_asks_for_another_round_befor
 
 def test_assignments_that_cannot_be_read_are_asked_for_again_with_pauses() -> None:
     bench = at_work()
-    bench.step(RebalanceBegun())
-    garbage = Joined(bench.joining().token, 9, "ours", "other", SESSIONED, b"?")
+    bench.step(events.RebalanceBegun())
+    garbage = events.Joined(bench.joining().token, 9, "ours", "other", SESSIONED, b"?")
     assert kinds(bench.step(garbage)) == ["Join"]
     assert bench.step(replace(garbage, token=bench.joining().token)) == []
     assert kinds(bench.tick(250)) == ["Join"]
@@ -274,7 +247,7 @@ def test_a_config_topic_that_begins_anew_takes_all_work_until_it_is_read() -> No
     bench.offset = 0
     history = (restart_record(RestartRequest("c", False, True)), logger_record("root", "DEBUG"))
     assert bench.connector(config={"name": "c", "v": "2"}) + bench.record(*history) == []
-    read = only(bench.tick(250), ReadConfig)
+    read = only(bench.tick(250), events.ReadConfig)
     assert kinds(bench.step(events.ConfigRead(read.token, ok=True))) == ["Join"]
     assert [said.level for said in bench.said] == ["error"]
     assert "2 connectors are no longer in the config topic and were stopped: gone, new; if" in bench.said[0].line
@@ -287,25 +260,20 @@ def test_a_config_topic_that_begins_anew_takes_all_work_until_it_is_read() -> No
 
 
 def test_a_leader_ends_its_write_before_it_joins_a_round() -> None:
-    bench = Bench()
-    bench.ready()
-    bench.lead()
+    bench = leading_bench(connectors="")
     effects = bench.ask(events.PutConnector("c", {}, None, True, "source"))
-    assert bench.step(RebalanceBegun()) == []
+    assert bench.step(events.RebalanceBegun()) == []
     assert bench.herder.next_deadline_ms() == bench.now_ms + 50_000
     assert kinds(bench.wrote(effects)) == ["Reply", "Join"]
 
 
 def test_whoever_writes_for_too_long_stops_before_the_coordinator_drops_it() -> None:
-    bench = Bench(worker_config(rebalance_timeout_ms="15000", worker_lease_ms="10000"))
-    bench.connector()
-    bench.ready()
-    bench.lead()
+    bench = leading_bench(worker_config(rebalance_timeout_ms="15000", worker_lease_ms="10000"))
     effects = bench.ask(events.PutConnector("d", {}, None, True, "source"))
-    bench.step(RebalanceBegun())
+    bench.step(events.RebalanceBegun())
     assert bench.tick(4_999) == []
     assert kinds(bench.tick(1)) == ["StopWork"]
-    write = only(effects, WriteConfig)
+    write = only(effects, events.WriteConfig)
     effects = bench.step(events.ConfigWritten(write.token, TimeoutError("too late")))
     assert kinds(effects) == ["Reply", "Join"]
 
@@ -318,15 +286,17 @@ def test_a_new_leader_claims_the_writer_and_cleans_the_statuses() -> None:
         bench.statuses.apply(*status_record(item, Status(State.UNASSIGNED, "w", 1)))
     bench.ready()
     effects = bench.lead()
-    cleaned = [effect.work for effect in effects if isinstance(effect, WriteStatus) and effect.state is State.DESTROYED]
+    cleaned = [
+        effect.work for effect in effects if isinstance(effect, events.WriteStatus) and effect.state is State.DESTROYED
+    ]
     assert cleaned == [TaskId("c", 1), "gone", TaskId("gone", 0), TaskId("half", 3)]
-    only(effects, ClaimWriter)
-    assert none(at_work().joined(), WriteStatus)
+    only(effects, events.ClaimWriter)
+    assert none(at_work().joined(), events.WriteStatus)
 
 
 def test_stopping_stops_refuses_and_leaves() -> None:
     bench = at_work()
-    bench.step(RebalanceBegun())
+    bench.step(events.RebalanceBegun())
     assert bench.ask(events.RestartConnector("c")) == []
     effects = bench.step(events.Stopping())
     assert kinds(effects) == ["StopWork", "Reply", "Leave"]
@@ -342,20 +312,20 @@ def test_the_leader_of_a_sessioned_group_makes_a_key(protocol: str) -> None:
     bench = Bench(worker_config(connect_protocol=protocol))
     bench.step(events.Ready())
     name = SESSIONED if protocol == "sessioned" else COMPATIBLE
-    assign = only(bench.elected(protocol=name), Assign)
+    assign = only(bench.elected(protocol=name), events.Assign)
     assert decode_assignment(assign.assignments["ours"]).error == 0
     effects = bench.joined(leader="ours", protocol=name)
     missing = Signature(None, None, b"")
     if protocol == "compatible":
-        assert none(effects, MakeSessionKey)
+        assert none(effects, events.MakeSessionKey)
         bench.herder.check_signature(missing)
         assert bench.herder.signer() is None
         with pytest.raises(Forbidden):
             bench.herder.check_forwarded(missing)
         return
-    assert only(effects, MakeSessionKey).size == 32
-    effects = bench.step(SessionKeyMade(b"k" * 32))
-    assert only(effects, WriteConfig).steps[0][0][0] == "session-key"
+    assert only(effects, events.MakeSessionKey).size == 32
+    effects = bench.step(events.SessionKeyMade(b"k" * 32))
+    assert only(effects, events.WriteConfig).steps[0][0][0] == "session-key"
     assert bench.wrote(effects) == []
     with pytest.raises(BadRequest):
         bench.herder.check_signature(missing)
@@ -364,33 +334,31 @@ def test_the_leader_of_a_sessioned_group_makes_a_key(protocol: str) -> None:
     headers = sign(b"x")
     bench.herder.check_forwarded(Signature(headers[SIGNATURE_HEADER], headers[ALGORITHM_HEADER], b"x"))
     assert bench.herder.next_deadline_ms() == bench.now_ms + 3_600_000
-    only(bench.tick(3_600_000), MakeSessionKey)
+    only(bench.tick(3_600_000), events.MakeSessionKey)
 
 
 def test_a_key_that_cannot_be_written_is_tried_again_after_a_read() -> None:
     bench = Bench()
     bench.step(events.Ready())
     bench.lead()
-    write = only(bench.step(SessionKeyMade(b"k" * 32)), WriteConfig)
+    write = only(bench.step(events.SessionKeyMade(b"k" * 32)), events.WriteConfig)
     effects = bench.step(events.ConfigWritten(write.token, OSError("no")))
-    read = only(effects, ReadConfig)
+    read = only(effects, events.ReadConfig)
     effects = bench.step(events.ConfigRead(read.token, ok=True))
     # The writer may be somebody else's by now.
     assert kinds(effects) == ["ClaimWriter"]
     assert bench.herder.next_deadline_ms() == bench.now_ms + 250
     assert bench.tick(249) == []
     assert kinds(bench.tick(1)) == ["MakeSessionKey"]
-    write = only(bench.step(SessionKeyMade(b"k" * 32)), WriteConfig)
-    read = only(bench.step(events.ConfigWritten(write.token, OSError("no"))), ReadConfig)
+    write = only(bench.step(events.SessionKeyMade(b"k" * 32)), events.WriteConfig)
+    read = only(bench.step(events.ConfigWritten(write.token, OSError("no"))), events.ReadConfig)
     assert kinds(bench.step(events.ConfigRead(read.token, ok=False))) == ["Leave"]
 
 
 def test_a_member_that_cannot_be_read_does_not_stop_the_others() -> None:
-    bench = Bench()
-    bench.connector()
-    bench.ready()
+    bench = ready_bench(connectors="c")
     members = {"ours": dict(bench.joining().protocols)[SESSIONED], "odd": b"\x00"}
-    assign = only(bench.step(events.LeaderElected(SESSIONED, "ours", members)), Assign)
+    assign = only(bench.step(events.LeaderElected(SESSIONED, "ours", members)), events.Assign)
     assert list(assign.assignments) == ["ours"]
     assert decode_assignment(assign.assignments["ours"]).assigned == Allocation(("c",))
 
@@ -404,8 +372,7 @@ def warned(bench: Bench) -> list[str]:
 
 
 def test_a_leader_warns_once_of_a_member_with_its_own_address() -> None:
-    bench = Bench()
-    bench.ready()
+    bench = ready_bench()
     bench.elected([WorkerMetadata(OTHER_URL, 0)])
     assert warned(bench) == []
     bench.elected([WorkerMetadata(OTHER_URL, 0), WorkerMetadata(URL, 0)])
@@ -416,8 +383,7 @@ def test_a_leader_warns_once_of_a_member_with_its_own_address() -> None:
 
 
 def test_a_member_warns_of_a_leader_with_its_own_address() -> None:
-    bench = Bench()
-    bench.ready()
+    bench = ready_bench()
     bench.joined(leader_url=URL)
     assert len(warned(bench)) == 1
 
@@ -430,7 +396,7 @@ def test_a_leader_gives_java_members_the_classes_that_it_does_not_have(protocol:
     bench.connector("p")
     bench.ready()
     java, ours = WorkerMetadata("http://java/", 2), WorkerMetadata("http://second/", 2, lease_ms=5_000)
-    assign = only(bench.elected([java, ours], protocol), Assign)
+    assign = only(bench.elected([java, ours], protocol), events.Assign)
     got = {member: decode_assignment(data).assigned.connectors for member, data in assign.assignments.items()}
     assert "j" in got["other0"]
     assert "j" not in got["ours"] + got["other1"]

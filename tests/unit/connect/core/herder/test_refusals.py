@@ -11,7 +11,7 @@ from connect.core.herder.events import ComputeTaskConfigs, FailConnector, ReadCo
 from connect.core.herder.membership import MAX_STRING_BYTES
 from connect.core.herder.task_configs import InvalidTaskConfigs
 from connect.core.herder_api import BadRequest
-from tests.kit.herding import Bench, error_of, kinds, none, only
+from tests.kit.herding import Bench, error_of, kinds, leading_bench, none, only
 
 _SURROGATE = "secret \udcff"
 _BAD: list[tuple[Any, str]] = [
@@ -28,17 +28,9 @@ _BAD: list[tuple[Any, str]] = [
 ]
 
 
-def leading() -> Bench:
-    bench = Bench()
-    bench.connector()
-    bench.ready()
-    bench.lead()
-    return bench
-
-
 @pytest.mark.parametrize(("configs", "why"), _BAD)
 def test_task_configs_that_cannot_be_stored_fail_the_connector_or_the_request(configs: Sequence[Any], why: str) -> None:
-    bench = leading()
+    bench = leading_bench()
     compute = only(bench.step(events.TaskConfigsWanted("c")), ComputeTaskConfigs)
     effects = bench.step(events.TaskConfigsComputed(compute.token, "c", configs))
     assert kinds(effects) == ["FailConnector"]
@@ -64,7 +56,7 @@ def test_task_configs_that_cannot_be_stored_fail_the_connector_or_the_request(co
     ],
 )
 def test_what_utf_8_cannot_hold_is_a_bad_request(operation: events.HerderOperation) -> None:
-    effects = leading().ask(operation)
+    effects = leading_bench().ask(operation)
     assert none(effects, WriteConfig)
     assert isinstance(error_of(effects), BadRequest)
 
@@ -88,7 +80,7 @@ def test_a_session_key_that_is_refused_is_tried_ever_less_often() -> None:
 
 def test_whoever_is_out_of_the_group_waits_for_what_is_under_way_without_a_deadline() -> None:
     """A deadline that has passed would keep its driver turning."""
-    bench = leading()
+    bench = leading_bench()
     effects = bench.ask(events.DeleteConnector("c"))
     bench.step(events.ConfigLogReset())
     bench.tick(1_000)
@@ -100,7 +92,7 @@ def test_whoever_is_out_of_the_group_waits_for_what_is_under_way_without_a_deadl
 @pytest.mark.parametrize(("letters", "refused"), [(MAX_STRING_BYTES // 2, False), (MAX_STRING_BYTES // 2 + 1, True)])
 def test_names_that_are_too_long_for_the_group_protocol_are_refused(letters: int, refused: bool) -> None:
     name = "é" * letters
-    effects = leading().ask(events.PutConnector(name, {"name": name}, None, False, "source"))
+    effects = leading_bench().ask(events.PutConnector(name, {"name": name}, None, False, "source"))
     assert none(effects, WriteConfig) is refused
     if refused:
         assert isinstance(error_of(effects), BadRequest)

@@ -2,44 +2,16 @@
 
 import pytest
 
+from connect.core import herder_api
 from connect.core.config.connector_settings import ENABLED
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.config_topic import logger_record, restart_record
 from connect.core.errors import NotRunning, TooManyTasks
 from connect.core.herder import events
-from connect.core.herder.events import (
-    ChangeTarget,
-    ComputeTaskConfigs,
-    ConnectorFailed,
-    FailConnector,
-    Join,
-    ReadConfig,
-    RebalanceBegun,
-    Reply,
-    SendTaskConfigs,
-    StartConnector,
-    StartTask,
-    StopWork,
-    TaskConfigsComputed,
-    TaskConfigsSent,
-    TaskConfigsWanted,
-    WriteConfig,
-    WriteStatus,
-)
 from connect.core.herder.membership import COMPATIBLE, NOTHING, Allocation, WorkerMetadata
-from connect.core.herder_api import (
-    AlreadyExists,
-    BadRequest,
-    NotAssigned,
-    NotFound,
-    NotLeader,
-    Put,
-    RebalanceExpected,
-    RequestConflict,
-)
 from connect.core.model import ConnectorStateInfo, RestartRequest, State, Status, TargetState, TaskId
 from connect.core.status_and_offset_topics import status_record
-from tests.kit.herding import CONFIG, OTHER_URL, Bench, error_of, kinds, none, only
+from tests.kit.herding import CONFIG, OTHER_URL, Bench, error_of, kinds, leading_bench, none, only, ready_bench
 from tests.kit.work import worker_config
 
 TASKS = (TaskId("c", 0), TaskId("c", 1))
@@ -49,19 +21,12 @@ TWO = ({"n": "0"}, {"n": "1"})
 
 def leading() -> Bench:
     """Alone, with one connector of two tasks, all of it started."""
-    bench = Bench()
-    bench.connector()
-    bench.tasks(TWO)
-    bench.ready()
-    bench.lead()
-    return bench
+    return leading_bench(tasks=2)
 
 
 def following(assigned: Allocation = NOTHING, config: WorkerConfig | None = None) -> Bench:
-    bench = Bench(config)
-    bench.connector()
-    bench.tasks(TWO)
-    bench.follow(assigned)
+    bench = ready_bench(config, "c", tasks=2)
+    bench.joined(assigned)
     return bench
 
 
@@ -91,7 +56,7 @@ ALL = Allocation(("c",), TASKS)
 )
 def test_what_only_the_leader_can_do_names_it(operation: events.HerderOperation, message: str) -> None:
     refusal = error_of(following().ask(operation))
-    assert isinstance(refusal, NotLeader)
+    assert isinstance(refusal, herder_api.NotLeader)
     assert (str(refusal), refusal.url) == (message, OTHER_URL)
 
 
@@ -113,36 +78,31 @@ def test_what_only_the_leader_can_do_names_it(operation: events.HerderOperation,
 )
 def test_what_is_not_there_is_not_found(operation: events.HerderOperation, message: str) -> None:
     refusal = error_of(leading().ask(operation))
-    assert isinstance(refusal, NotFound)
+    assert isinstance(refusal, herder_api.NotFound)
     assert str(refusal) == message
 
 
 def test_a_new_connector_is_written_with_its_target_first_and_answered_once_it_is_there() -> None:
     bench = leading()
     effects = bench.ask(events.PutConnector("d", {"a": "b"}, TargetState.PAUSED, False, "source"))
-    (step,) = only(effects, WriteConfig).steps
+    (step,) = only(effects, events.WriteConfig).steps
     assert [key for key, _ in step] == ["target-state-d", "connector-d"]
-    assert none(effects, Reply)
+    assert none(effects, events.Reply)
     effects = bench.wrote(effects)
-    put = only(effects, Reply).value
-    assert isinstance(put, Put)
-    assert (put.created, put.info.name, put.info.config, put.info.tasks, put.info.type) == (
-        True,
-        "d",
-        {"a": "b"},
-        (),
-        "source",
-    )
-    only(effects, Join)
+    put = only(effects, events.Reply).value
+    assert isinstance(put, herder_api.Put)
+    assert put.created
+    assert (put.info.name, put.info.config, put.info.tasks, put.info.type) == ("d", {"a": "b"}, (), "source")
+    only(effects, events.Join)
 
 
 def test_a_connector_that_is_there_is_replaced_only_where_that_is_meant() -> None:
     bench = leading()
     refusal = error_of(bench.ask(events.PutConnector("c", CONFIG, None, False, "source")))
-    assert isinstance(refusal, AlreadyExists)
+    assert isinstance(refusal, herder_api.AlreadyExists)
     assert str(refusal) == "Connector c already exists"
     effects = bench.wrote(bench.ask(events.PutConnector("c", {"x": "y"}, None, True, "source")))
-    put = only(effects, Reply).value
+    put = only(effects, events.Reply).value
     assert (put.created, put.info.tasks) == (False, TASKS)
     # Nothing is to be shared out anew, so the instance alone restarts.
     assert kinds(effects) == ["StopWork", "StartConnector", "Reply"]
@@ -151,35 +111,35 @@ def test_a_connector_that_is_there_is_replaced_only_where_that_is_meant() -> Non
 def test_a_connector_is_deleted_with_its_target() -> None:
     bench = leading()
     effects = bench.ask(events.DeleteConnector("c"))
-    assert only(effects, WriteConfig).steps == ((("connector-c", None), ("target-state-c", None)),)
+    assert only(effects, events.WriteConfig).steps == ((("connector-c", None), ("target-state-c", None)),)
     assert kinds(bench.wrote(effects)) == ["Reply", "Join"]
 
 
 def test_a_connector_loses_its_tasks_before_it_is_stopped() -> None:
     bench = leading()
     effects = bench.ask(events.SetTargetState("c", TargetState.STOPPED))
-    write = only(effects, WriteConfig)
+    write = only(effects, events.WriteConfig)
     assert [[key for key, _ in step] for step in write.steps] == [["commit-c"], ["target-state-c"]]
     assert write.as_leader
     effects = bench.wrote(effects)
     assert kinds(effects) == ["StopWork", "ChangeTarget", "Reply", "Join"]
-    assert only(effects, StopWork) == StopWork((), TASKS)
+    assert only(effects, events.StopWork) == events.StopWork((), TASKS)
 
 
 def test_anybody_pauses_at_any_time() -> None:
     bench = following(ALL)
-    bench.step(RebalanceBegun())
+    bench.step(events.RebalanceBegun())
     effects = bench.ask(events.SetTargetState("c", TargetState.PAUSED))
-    assert not only(effects, WriteConfig).as_leader
+    assert not only(effects, events.WriteConfig).as_leader
     effects = bench.wrote(effects)
-    assert effects == [ChangeTarget("c", TargetState.PAUSED), Reply(1)]
-    write = only(bench.ask(events.SetLogger("root", "DEBUG")), WriteConfig)
+    assert effects == [events.ChangeTarget("c", TargetState.PAUSED), events.Reply(1)]
+    write = only(bench.ask(events.SetLogger("root", "DEBUG")), events.WriteConfig)
     assert write.steps == ((logger_record("root", "DEBUG"),),)
 
 
 def test_a_failed_write_is_answered_and_the_writer_claimed_anew() -> None:
     bench = leading()
-    write = only(bench.ask(events.DeleteConnector("c")), WriteConfig)
+    write = only(bench.ask(events.DeleteConnector("c")), events.WriteConfig)
     refused = OSError("fenced off")
     effects = bench.step(events.ConfigWritten(write.token, refused))
     assert error_of(effects) is refused
@@ -189,13 +149,13 @@ def test_a_failed_write_is_answered_and_the_writer_claimed_anew() -> None:
 
 def test_requests_wait_for_the_round_and_one_round_is_for_all_of_them() -> None:
     bench = leading()
-    bench.step(RebalanceBegun())
+    bench.step(events.RebalanceBegun())
     for name in ("d", "e", "f"):
         assert bench.ask(events.PutConnector(name, {}, None, True, "source")) == []
     effects = bench.lead()
     for _ in range(2):
         effects = bench.wrote(effects)
-        assert none(effects, Join)
+        assert none(effects, events.Join)
         assert bench.herder.rebalance_expected
     assert kinds(bench.wrote(effects)) == ["Reply", "Join"]
     assert not bench.herder.rebalance_expected
@@ -205,7 +165,7 @@ def test_a_round_is_not_put_off_for_ever() -> None:
     bench = leading()
     effects = bench.ask(events.PutConnector("d", {}, None, True, "source"))
     bench.ask(events.PutConnector("e", {}, None, True, "source"))
-    write = only(effects, WriteConfig)
+    write = only(effects, events.WriteConfig)
     bench.record(*write.steps[0])
     bench.now_ms += 1_000
     assert kinds(bench.step(events.ConfigWritten(write.token))) == ["Reply", "Join"]
@@ -215,60 +175,60 @@ def test_while_a_round_is_due_what_depends_on_it_is_refused() -> None:
     bench = leading()
     effects = bench.ask(events.PutConnector("d", {}, None, True, "source"))
     bench.ask(events.RestartConnector("c"))
-    replies = [effect.error for effect in bench.wrote(effects) if isinstance(effect, Reply)]
-    assert [type(error) for error in replies] == [type(None), RebalanceExpected]
+    replies = [effect.error for effect in bench.wrote(effects) if isinstance(effect, events.Reply)]
+    assert [type(error) for error in replies] == [type(None), herder_api.RebalanceExpected]
 
 
 def test_a_request_that_was_withdrawn_is_not_begun() -> None:
     bench = leading()
-    bench.step(RebalanceBegun())
+    bench.step(events.RebalanceBegun())
     bench.ask(events.DeleteConnector("c"))
     effects = bench.withdraw()
     assert "timed out" in str(error_of(effects))
-    assert none(bench.lead(), WriteConfig)
+    assert none(bench.lead(), events.WriteConfig)
     effects = bench.ask(events.DeleteConnector("c"))
     assert bench.withdraw() == []
-    assert only(bench.wrote(effects), Reply).error is None
+    assert only(bench.wrote(effects), events.Reply).error is None
 
 
 def test_task_configs_of_another_worker() -> None:
     bench = leading()
     effects = bench.ask(events.PutTaskConfigs("c", ONE))
-    write = only(effects, WriteConfig)
+    write = only(effects, events.WriteConfig)
     assert [[key for key, _ in step] for step in write.steps] == [["task-c-0"], ["commit-c"]]
-    assert only(bench.wrote(effects), Reply).error is None
+    assert only(bench.wrote(effects), events.Reply).error is None
     bench.lead()
     bench.wrote(bench.ask(events.SetTargetState("c", TargetState.STOPPED)))
     bench.lead()
     refusal = error_of(bench.ask(events.PutTaskConfigs("c", ONE)))
-    assert isinstance(refusal, BadRequest)
+    assert isinstance(refusal, herder_api.BadRequest)
     assert str(refusal) == "Cannot submit non-empty set of task configs for stopped connector c"
 
 
 def test_tasks_are_counted_only_while_they_are_the_same() -> None:
     bench = leading()
-    write = only(bench.ask(events.PutTaskCount("c", 2, 0)), WriteConfig)
+    write = only(bench.ask(events.PutTaskCount("c", 2, 0)), events.WriteConfig)
     assert write.steps[0][0][0] == "tasks-fencing-c"
     bench.step(events.ConfigWritten(write.token))
-    assert isinstance(error_of(bench.ask(events.PutTaskCount("c", 2, 7))), RequestConflict)
+    assert isinstance(error_of(bench.ask(events.PutTaskCount("c", 2, 7))), herder_api.RequestConflict)
 
 
 def test_offsets_are_checked_after_a_read() -> None:
     bench = leading()
-    read = only(bench.ask(events.CheckOffsets("c")), ReadConfig)
+    read = only(bench.ask(events.CheckOffsets("c")), events.ReadConfig)
     refusal = error_of(bench.step(events.ConfigRead(read.token, ok=True)))
-    assert isinstance(refusal, BadRequest)
+    assert isinstance(refusal, herder_api.BadRequest)
     assert "must be in the STOPPED state" in str(refusal)
-    read = only(bench.ask(events.CheckOffsets("x")), ReadConfig)
-    assert isinstance(error_of(bench.step(events.ConfigRead(read.token, ok=True))), NotFound)
+    read = only(bench.ask(events.CheckOffsets("x")), events.ReadConfig)
+    assert isinstance(error_of(bench.step(events.ConfigRead(read.token, ok=True))), herder_api.NotFound)
     bench.wrote(bench.ask(events.SetTargetState("c", TargetState.STOPPED)))
     bench.lead()
-    read = only(bench.ask(events.CheckOffsets("c")), ReadConfig)
-    assert only(bench.step(events.ConfigRead(read.token, ok=True)), Reply).error is None
-    read = only(bench.ask(events.CheckOffsets("c")), ReadConfig)
+    read = only(bench.ask(events.CheckOffsets("c")), events.ReadConfig)
+    assert only(bench.step(events.ConfigRead(read.token, ok=True)), events.Reply).error is None
+    read = only(bench.ask(events.CheckOffsets("c")), events.ReadConfig)
     effects = bench.step(events.ConfigRead(read.token, ok=False))
     assert "Failed to read to end of config topic" in str(error_of(effects))
-    only(effects, ReadConfig)
+    only(effects, events.ReadConfig)
 
 
 # -- restarts ----------------------------------------------------------------------------------------------------------
@@ -277,35 +237,32 @@ def test_offsets_are_checked_after_a_read() -> None:
 def test_a_restarted_connector_answers_when_it_has_started() -> None:
     bench = leading()
     effects = bench.ask(events.RestartConnector("c"))
-    assert effects == [StopWork(("c",), ()), StartConnector("c", TargetState.STARTED)]
-    assert only(bench.step(TaskConfigsWanted("c")), Reply) == Reply(1)
+    assert effects == [events.StopWork(("c",), ()), events.StartConnector("c", TargetState.STARTED)]
+    assert only(bench.step(events.TaskConfigsWanted("c")), events.Reply) == events.Reply(1)
     bench.ask(events.RestartConnector("c"))
-    assert str(error_of(bench.step(ConnectorFailed("c")))) == "Failed to start connector: c"
+    assert str(error_of(bench.step(events.ConnectorFailed("c")))) == "Failed to start connector: c"
     bench.ask(events.RestartConnector("c"))
-    assert isinstance(error_of(bench.step(events.LeaseLost())), RequestConflict)
+    assert isinstance(error_of(bench.step(events.LeaseLost())), herder_api.RequestConflict)
     paused = leading()
     paused.target(TargetState.PAUSED)
-    assert only(paused.ask(events.RestartConnector("c")), Reply).error is None
+    assert only(paused.ask(events.RestartConnector("c")), events.Reply).error is None
 
 
 def test_a_task_is_restarted_where_it_runs() -> None:
     bench = following(ALL)
     assert bench.ask(events.RestartTask(TASKS[1])) == [
-        StopWork((), TASKS[1:]),
-        StartTask(TASKS[1], TargetState.STARTED),
-        Reply(1),
+        events.StopWork((), TASKS[1:]),
+        events.StartTask(TASKS[1], TargetState.STARTED),
+        events.Reply(1),
     ]
 
 
 def test_the_leader_names_the_owner() -> None:
-    bench = Bench()
-    bench.connector()
-    bench.tasks(TWO)
-    bench.ready()
+    bench = ready_bench(connectors="c", tasks=2)
     bench.lead(WorkerMetadata(OTHER_URL, 0))
     elsewhere = next(task for task in TASKS if task not in bench.herder.assignment.tasks)
     refusal = error_of(bench.ask(events.RestartTask(elsewhere)))
-    assert isinstance(refusal, NotAssigned)
+    assert isinstance(refusal, herder_api.NotAssigned)
     assert refusal.url == OTHER_URL
 
 
@@ -320,22 +277,22 @@ def test_a_restart_is_spread_by_the_config_topic_and_shown() -> None:
     bench = with_statuses(leading())
     request = RestartRequest("c", only_failed=False, include_tasks=True)
     effects = bench.ask(events.Restart(request))
-    assert only(effects, WriteConfig).steps == ((restart_record(request),),)
+    assert only(effects, events.WriteConfig).steps == ((restart_record(request),),)
     effects = bench.wrote(effects)
-    shown = only(effects, Reply).value
+    shown = only(effects, events.Reply).value
     assert isinstance(shown, ConnectorStateInfo)
     assert {shown.connector.state, *(each.state for each in shown.tasks.values())} == {State.RESTARTING}
     assert kinds(effects) == ["Reply", "StopWork", *["WriteStatus"] * 3, "StartConnector", *["StartTask"] * 2]
-    assert only(effects, StopWork) == StopWork(("c",), TASKS)
+    assert only(effects, events.StopWork) == events.StopWork(("c",), TASKS)
 
 
 def test_each_worker_restarts_what_it_runs_of_the_plan() -> None:
     bench = with_statuses(following(Allocation((), TASKS[1:])), failed=TASKS)
     effects = bench.record(restart_record(RestartRequest("c", only_failed=True, include_tasks=True)))
     assert effects == [
-        StopWork((), TASKS[1:]),
-        WriteStatus(TASKS[1], State.RESTARTING),
-        StartTask(TASKS[1], TargetState.STARTED),
+        events.StopWork((), TASKS[1:]),
+        events.WriteStatus(TASKS[1], State.RESTARTING),
+        events.StartTask(TASKS[1], TargetState.STARTED),
     ]
     bench = with_statuses(following(ALL))
     assert bench.record(restart_record(RestartRequest("c", only_failed=True, include_tasks=True))) == []
@@ -343,14 +300,10 @@ def test_each_worker_restarts_what_it_runs_of_the_plan() -> None:
 
 def test_of_several_restarts_that_wait_the_greatest_counts() -> None:
     bench = with_statuses(following(ALL))
-    bench.step(RebalanceBegun())
-    for request in (
-        RestartRequest("c", True, False),
-        RestartRequest("c", False, True),
-        RestartRequest("c", True, True),
-    ):
-        assert bench.record(restart_record(request)) == []
-    assert only(bench.joined(), StopWork) == StopWork(("c",), TASKS)
+    bench.step(events.RebalanceBegun())
+    for only_failed, include_tasks in ((True, False), (False, True), (True, True)):
+        assert bench.record(restart_record(RestartRequest("c", only_failed, include_tasks))) == []
+    assert only(bench.joined(), events.StopWork) == events.StopWork(("c",), TASKS)
 
 
 # -- changes -----------------------------------------------------------------------------------------------------------
@@ -359,16 +312,16 @@ def test_of_several_restarts_that_wait_the_greatest_counts() -> None:
 def test_under_exactly_once_committed_tasks_stop_the_old_ones_and_the_next_round_starts_what_stays_ours() -> None:
     bench = following(ALL, worker_config(exactly_once_source_support="enabled"))
     effects = bench.tasks(ONE)
-    assert effects == [StopWork((), TASKS), bench.joining()]
+    assert effects == [events.StopWork((), TASKS), bench.joining()]
     effects = bench.joined(revoked=Allocation((), TASKS[1:]))
     assert kinds(effects) == ["StartTask", "Join"]
-    assert only(effects, StartTask) == StartTask(TASKS[0], TargetState.STARTED)
+    assert only(effects, events.StartTask) == events.StartTask(TASKS[0], TargetState.STARTED)
 
 
 def test_committed_tasks_are_offered_to_those_that_run_and_what_is_no_task_any_more_stops() -> None:
     bench = following(ALL)
     effects = bench.tasks(ONE)
-    assert effects == [StopWork((), TASKS[1:]), events.ReconfigureTasks(TASKS[:1]), bench.joining()]
+    assert effects == [events.StopWork((), TASKS[1:]), events.ReconfigureTasks(TASKS[:1]), bench.joining()]
     effects = bench.joined(revoked=Allocation((), TASKS[1:]))
     assert kinds(effects) == ["Join"], "the first one runs on"
 
@@ -378,13 +331,15 @@ def test_a_refusal_that_is_heard_of_after_the_round_restarts_what_is_still_ours(
     bench.tasks(TWO)
     bench.joined()
     effects = bench.step(events.ReconfigurationRefused(TASKS))
-    assert effects == [StopWork((), TASKS), *(StartTask(task, TargetState.STARTED) for task in TASKS)]
+    assert effects == [events.StopWork((), TASKS), *(events.StartTask(task, TargetState.STARTED) for task in TASKS)]
     bench.step(events.LeaseLost())
     assert bench.step(events.ReconfigurationRefused(TASKS)) == []
 
 
 def test_a_changed_target_reaches_those_who_run_something_of_it() -> None:
-    assert following(Allocation((), TASKS[:1])).target(TargetState.PAUSED) == [ChangeTarget("c", TargetState.PAUSED)]
+    assert following(Allocation((), TASKS[:1])).target(TargetState.PAUSED) == [
+        events.ChangeTarget("c", TargetState.PAUSED)
+    ]
     assert following().target(TargetState.PAUSED) == []
 
 
@@ -392,22 +347,22 @@ def test_a_changed_target_reaches_those_who_run_something_of_it() -> None:
 
 
 def computed(bench: Bench, configs: tuple[dict[str, str], ...] = (), error: Exception | None = None) -> list:
-    return answered(bench, bench.step(TaskConfigsWanted("c")), configs, error)
+    return answered(bench, bench.step(events.TaskConfigsWanted("c")), configs, error)
 
 
 def answered(
     bench: Bench, effects: list, configs: tuple[dict[str, str], ...] = (), error: Exception | None = None
 ) -> list:
     """The connector answers what it is asked among ``effects``."""
-    asked = only(effects, ComputeTaskConfigs)
-    return bench.step(TaskConfigsComputed(asked.token, "c", configs, error))
+    asked = only(effects, events.ComputeTaskConfigs)
+    return bench.step(events.TaskConfigsComputed(asked.token, "c", configs, error))
 
 
 @pytest.mark.parametrize("configs", [ONE, (*TWO, {"n": "2"}), ({"n": "0"}, {"n": "9"}), ()])
 def test_changed_tasks_are_written_by_the_leader(configs: tuple[dict[str, str], ...]) -> None:
     bench = leading()
     effects = computed(bench, configs)
-    keys = [[key for key, _ in step] for step in only(effects, WriteConfig).steps]
+    keys = [[key for key, _ in step] for step in only(effects, events.WriteConfig).steps]
     assert keys[-1] == ["commit-c"]
     assert [key for step in keys[:-1] for key in step] == [f"task-c-{n}" for n in range(len(configs))]
     kept = TASKS[: len(configs)]
@@ -418,27 +373,27 @@ def test_changed_tasks_are_written_by_the_leader(configs: tuple[dict[str, str], 
 def test_tasks_are_written_anew_for_a_changed_connector_although_they_look_the_same() -> None:
     bench = leading()
     bench.connector("c", {"x": "y"})
-    only(computed(bench, TWO), WriteConfig)
+    only(computed(bench, TWO), events.WriteConfig)
 
 
 def test_tasks_of_a_connector_that_is_not_to_run_are_not_asked_for() -> None:
     bench = leading()
     bench.target(TargetState.PAUSED)
-    assert bench.step(TaskConfigsWanted("c")) == []
-    assert following().step(TaskConfigsWanted("c")) == []
+    assert bench.step(events.TaskConfigsWanted("c")) == []
+    assert following().step(events.TaskConfigsWanted("c")) == []
 
 
 def test_a_follower_sends_them_to_the_leader_and_tries_again_for_ever() -> None:
     bench = following(ALL)
-    sent = only(computed(bench, ONE), SendTaskConfigs)
+    sent = only(computed(bench, ONE), events.SendTaskConfigs)
     assert (sent.leader_url, sent.name, sent.configs) == (OTHER_URL, "c", ONE)
     # One at a time.
-    assert bench.step(TaskConfigsWanted("c")) == []
-    effects = bench.step(TaskConfigsSent(sent.token, "c"))
+    assert bench.step(events.TaskConfigsWanted("c")) == []
+    effects = bench.step(events.TaskConfigsSent(sent.token, "c"))
     pauses = []
     for _ in range(10):
-        sent = only(answered(bench, effects, ONE), SendTaskConfigs)
-        bench.step(TaskConfigsSent(sent.token, "c", OSError("no")))
+        sent = only(answered(bench, effects, ONE), events.SendTaskConfigs)
+        bench.step(events.TaskConfigsSent(sent.token, "c", OSError("no")))
         deadline_ms = bench.herder.next_deadline_ms()
         assert deadline_ms is not None
         pauses.append(deadline_ms - bench.now_ms)
@@ -451,7 +406,7 @@ def test_without_internal_rest_they_wait() -> None:
     bench.connector()
     bench.step(events.Ready())
     bench.joined(Allocation(("c",)), protocol=COMPATIBLE, leader_url="NOTUSED")
-    assert none(computed(bench, ONE), SendTaskConfigs)
+    assert none(computed(bench, ONE), events.SendTaskConfigs)
     assert bench.herder.next_deadline_ms() == bench.now_ms + 250
 
 
@@ -470,7 +425,7 @@ def test_a_connector_that_cannot_say_its_tasks_is_asked_again(error: Exception, 
 def test_too_many_tasks_are_the_end_of_it() -> None:
     bench = leading()
     error = TooManyTasks("lines", 3, 2)
-    assert computed(bench, error=error) == [FailConnector("c", error)]
+    assert computed(bench, error=error) == [events.FailConnector("c", error)]
     deadline_ms = bench.herder.next_deadline_ms()
     assert deadline_ms is None or deadline_ms > bench.now_ms + 60_000
 
@@ -481,18 +436,18 @@ def test_tasks_that_another_leader_wrote_without_knowing_are_corrected() -> None
     bench.tasks(ONE)
     bench.lead()
     assert bench.herder.next_deadline_ms() == bench.now_ms + 1_000
-    only(answered(bench, bench.tick(1_000), TWO), WriteConfig)
+    only(answered(bench, bench.tick(1_000), TWO), events.WriteConfig)
 
 
 def test_an_answer_of_an_instance_that_was_restarted_counts_for_nothing() -> None:
     bench = leading()
-    old = bench.step(TaskConfigsWanted("c"))
+    old = bench.step(events.TaskConfigsWanted("c"))
     bench.connector("c", {"x": "y"})
-    new = bench.step(TaskConfigsWanted("c"))
+    new = bench.step(events.TaskConfigsWanted("c"))
     assert answered(bench, old, ONE) == []
     assert answered(bench, new, error=ValueError("not now")) == []
     assert answered(bench, old, TWO) == []
-    only(answered(bench, bench.tick(250), TWO), WriteConfig)
+    only(answered(bench, bench.tick(250), TWO), events.WriteConfig)
 
 
 def test_tasks_that_reach_a_stopped_connector_are_taken_away() -> None:
@@ -500,20 +455,20 @@ def test_tasks_that_reach_a_stopped_connector_are_taken_away() -> None:
     bench.target(TargetState.STOPPED)
     assert bench.herder.next_deadline_ms() == bench.now_ms + 1_000
     effects = bench.tick(1_000)
-    assert [key for key, _ in only(effects, WriteConfig).steps[0]] == ["commit-c"]
+    assert [key for key, _ in only(effects, events.WriteConfig).steps[0]] == ["commit-c"]
     assert kinds(bench.wrote(effects)) == ["StopWork", "Join"]
     assert bench.herder.snapshot.task_count("c") == 0
     resumed = leading()
     resumed.target(TargetState.STOPPED)
     resumed.target(TargetState.STARTED)
-    assert none(resumed.tick(1_000), WriteConfig)
+    assert none(resumed.tick(1_000), events.WriteConfig)
 
 
 def test_who_is_about_to_lead_answers_for_fencing_once_the_round_has_ended() -> None:
     bench = following()
     bench.step(events.RebalanceBegun())
-    assert none(bench.ask(events.CheckFence("c")), Reply)
-    assert only(bench.lead(), Reply).error is None
+    assert none(bench.ask(events.CheckFence("c")), events.Reply)
+    assert only(bench.lead(), events.Reply).error is None
 
 
 # -- automatic restarts ------------------------------------------------------------------------------------------------
@@ -521,7 +476,11 @@ def test_who_is_about_to_lead_answers_for_fencing_once_the_round_has_ended() -> 
 
 def restarts(effects: list[events.Effect]) -> list[object]:
     """What of the effects stops, starts, or says RESTARTING."""
-    return [each for each in effects if isinstance(each, StopWork | WriteStatus | StartTask | StartConnector)]
+    return [
+        each
+        for each in effects
+        if isinstance(each, events.StopWork | events.WriteStatus | events.StartTask | events.StartConnector)
+    ]
 
 
 def restarting() -> Bench:
@@ -537,9 +496,9 @@ def test_what_failed_is_restarted_once_its_pause_is_over() -> None:
     assert restarts(bench.tick(119_999)) == []
     assert bench.herder.next_deadline_ms() == bench.now_ms + 1
     assert restarts(bench.tick(1)) == [
-        StopWork((), (TASKS[1],)),
-        WriteStatus(TASKS[1], State.RESTARTING),
-        StartTask(TASKS[1], TargetState.STARTED),
+        events.StopWork((), (TASKS[1],)),
+        events.WriteStatus(TASKS[1], State.RESTARTING),
+        events.StartTask(TASKS[1], TargetState.STARTED),
     ]
     assert restarts(bench.tick(1_000_000)) == []
 

@@ -16,7 +16,6 @@ from connect.kafka import concurrency
 from connect.kafka.cluster import Cluster
 from connect.kafka.log import committed_offsets
 from connect.kafka.log.committed_offsets import Committed, Partition, _assigned, committed, move, owners
-from tests.kit import virtual_time
 from tests.kit.virtual_time import in_virtual_time
 
 UNSTABLE = 88
@@ -111,9 +110,7 @@ async def test_a_group_is_moved_again_only_by_who_compares_nothing(once: bool) -
     ("timeout_s", "request_timeout_ms", "waits_s"), [(5.0, 30_000, 4.75), (5.0, 2_000, 2.0), (None, 30_000, 28.5)]
 )
 @in_virtual_time
-async def test_a_connection_that_went_silent_is_given_up(
-    timeout_s: float | None, request_timeout_ms: int, waits_s: float
-) -> None:
+async def test_a_silent_connection_is_dropped(timeout_s: float | None, request_timeout_ms: int, waits_s: float) -> None:
     """Cut off from outside, a call leaves it open, and the next one is sent where nobody answers again."""
 
     class Silent(Coordinator):
@@ -142,7 +139,8 @@ async def test_a_connection_that_went_silent_is_given_up(
         assert await asking(us) == {}
 
 
-def test_an_attempt_that_comes_late_gives_no_connection_up() -> None:
+@in_virtual_time
+async def test_an_attempt_that_comes_late_gives_no_connection_up() -> None:
     """That it has little time left is none of the connection's fault."""
     given: list[int] = []
 
@@ -152,11 +150,8 @@ def test_an_attempt_that_comes_late_gives_no_connection_up() -> None:
             await asyncio.sleep(3 if len(given) == 1 else 0)
             return await super().call(request)
 
-    async def play() -> None:
-        us: Any = Unstable(UNSTABLE)
-        await committed(us, "readers", stable=True, timeout_s=5)
-
-    virtual_time.run(play())
+    us: Any = Unstable(UNSTABLE)
+    await committed(us, "readers", stable=True, timeout_s=5)
     assert given == [4750, 30_000]
 
 

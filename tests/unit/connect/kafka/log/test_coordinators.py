@@ -16,7 +16,6 @@ from connect.kafka.connection import Connection
 from connect.kafka.log.committed_offsets import committed, group_state, listed_group
 from connect.kafka.log.transactions import ProducerIdentity, commit_transaction, end_transaction, init_producer_id
 from connect.kafka.security.connection_settings import connection_settings
-from tests.kit import virtual_time
 from tests.kit.virtual_time import in_virtual_time
 
 NOT_COORDINATOR = 16
@@ -98,17 +97,15 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     return made
 
 
-def test_the_coordinator_of_each_group_and_transactional_id_is_looked_up_once(stage: Stage) -> None:
-    async def play() -> None:
-        async with stage:
-            for _ in range(3):
-                for group in ("readers", "others"):
-                    await committed(stage.cluster, group)
-                    await group_state(stage.cluster, group)
-                await init_producer_id(stage.cluster, "readers")
-                await end_transaction(stage.cluster, "readers", ProducerIdentity(7, 1), commit=True)
-
-    virtual_time.run(play())
+@in_virtual_time
+async def test_the_coordinator_of_each_group_and_transactional_id_is_looked_up_once(stage: Stage) -> None:
+    async with stage:
+        for _ in range(3):
+            for group in ("readers", "others"):
+                await committed(stage.cluster, group)
+                await group_state(stage.cluster, group)
+            await init_producer_id(stage.cluster, "readers")
+            await end_transaction(stage.cluster, "readers", ProducerIdentity(7, 1), commit=True)
     assert stage.brokers.look_ups() == 3
 
 

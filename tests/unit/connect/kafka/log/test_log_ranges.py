@@ -1,7 +1,5 @@
 """Ranges of offsets of a log, and what is read of them."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -133,9 +131,7 @@ async def test_a_log_that_hands_out_nothing_more_is_not_read_for_ever(monkeypatc
             await read(monkeypatch, Consumer(20, stops_at=10), [(0, 20)])
 
 
-async def test_a_log_that_loses_its_end_while_it_is_read_is_not_read_from_elsewhere(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_log_that_loses_its_end_meanwhile_is_not_read_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = Consumer(20, stops_at=10, error=OffsetOutOfRangeError())
     with pytest.raises(RetriableError, match=r"^cluster us: orders-0 has lost offset 10 .* run this again"):
         await read(monkeypatch, lost, [(5, 20)])

@@ -1,7 +1,5 @@
 """A Java client's properties as arguments of the Python clients."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re
@@ -172,9 +170,7 @@ def test_socket_buffers_are_the_systems_unless_they_are_set() -> None:
         ("SSL", "ssl.protocol", "TLSv1.3", False),
     ],
 )
-def test_a_key_that_would_change_whom_a_client_trusts_is_refused(
-    protocol: str, key: str, value: str, is_refused: bool
-) -> None:
+def test_a_key_that_changes_whom_to_trust_is_refused(protocol: str, key: str, value: str, is_refused: bool) -> None:
     login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="p";'
     props = {"bootstrap.servers": "a:1", "security.protocol": protocol, "sasl.mechanism": "PLAIN", key: value}
     with pytest.raises(ConfigError, match=re.escape(key)) if is_refused else nullcontext():

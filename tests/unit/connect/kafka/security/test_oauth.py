@@ -1,7 +1,5 @@
 """Tokens: unsecured ones made here, and those that an endpoint gives."""
 
-from __future__ import annotations
-
 import base64
 import json
 import threading
@@ -63,6 +61,17 @@ async def test_an_unsecured_token_has_the_claims_of_the_line() -> None:
     assert await again.token() == token, "kept until most of its life is over"
 
 
+@contextmanager
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    handler.log_message = lambda *_: None  # type: ignore[method-assign]
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, name="token endpoint").start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/token"
+        finally:
+            server.shutdown()
+
+
 class Endpoint(BaseHTTPRequestHandler):
     """Knows one client."""
 
@@ -80,16 +89,11 @@ class Endpoint(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(json.dumps(reported).encode())
 
-    def log_message(self, *_: object) -> None:
-        """Nothing."""
-
 
 @pytest.fixture
 def endpoint() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), Endpoint) as server:
-        threading.Thread(target=server.serve_forever, name="token endpoint").start()
-        yield f"http://127.0.0.1:{server.server_port}/token"
-        server.shutdown()
+    with serving(Endpoint) as url:
+        yield url
 
 
 def asked_with(token: str) -> str:
@@ -143,15 +147,15 @@ def test_an_endpoint_that_does_not_answer_is_asked_again(unused_tcp_port: int) -
         Tokens(of(f"http://127.0.0.1:{unused_tcp_port}/", SECRET)).token()
 
 
+ENDPOINT_KEY = "sasl.oauthbearer.token.endpoint.url"
+NO_ENDPOINTS = ("file:///x", "http://login.example/", "http://127.0.0.1.example/", "https://[x", "https://me:hush@x")
+
+
 @pytest.mark.parametrize(
     ("jaas", "properties", "key"),
     [
-        (f"{MODULE};", {}, "sasl.oauthbearer.token.endpoint.url"),
-        (f"{MODULE};", {"token_endpoint_url": "file:///x"}, "sasl.oauthbearer.token.endpoint.url"),
-        (f"{MODULE};", {"token_endpoint_url": "http://login.example/"}, "sasl.oauthbearer.token.endpoint.url"),
-        (f"{MODULE};", {"token_endpoint_url": "http://127.0.0.1.example/"}, "sasl.oauthbearer.token.endpoint.url"),
-        (f"{MODULE};", {"token_endpoint_url": "https://[x"}, "sasl.oauthbearer.token.endpoint.url"),
-        (f"{MODULE};", {"token_endpoint_url": "https://me:hush@x"}, "sasl.oauthbearer.token.endpoint.url"),
+        (f"{MODULE};", {}, ENDPOINT_KEY),
+        *((f"{MODULE};", {"token_endpoint_url": url}, ENDPOINT_KEY) for url in NO_ENDPOINTS),
         (f"{MODULE};", {"token_endpoint_url": "https://x"}, "sasl.oauthbearer.client.credentials.client.id"),
         (f'{MODULE} unsecuredLoginNumberClaim_sub="x";', {}, "sasl.jaas.config"),
         (f'{MODULE} oauth.client.id="me";', {}, "sasl.jaas.config"),
@@ -190,13 +194,8 @@ def answering(status: int, body: bytes, **headers: str) -> Iterator[tuple[str, l
 
         do_GET = do_POST
 
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Answering) as server:
-        threading.Thread(target=server.serve_forever, name="token endpoint").start()
-        yield f"http://127.0.0.1:{server.server_port}/token", asked
-        server.shutdown()
+    with serving(Answering) as url:
+        yield url, asked
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -210,18 +209,17 @@ def test_a_redirect_is_not_followed_with_the_secret(status: int) -> None:
     assert SECRET not in str(caught.value)
 
 
+NO_TOKENS = (b'"x\\u0001host=evil"', b'"two words"', b'["x"]')
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [
         (b'{"access_token": "x", "more": "' + b"x" * 2**21 + b'"}', "larger than 1048576 bytes"),
-        (b'{"access_token": "x", "expires_in": -1}', "not a positive number"),
-        (b'{"access_token": "x", "expires_in": NaN}', "not a positive number"),
+        *((b'{"access_token": "x", "expires_in": %s}' % life, "not a positive number") for life in (b"-1", b"NaN")),
         (b'{"access_token": "x", "expires_in": null}', "could not convert"),
-        (b'{"access_token": "x\\u0001host=evil"}', "something that is not a token"),
-        (b'{"access_token": "two words"}', "something that is not a token"),
-        (b'{"access_token": ["x"]}', "something that is not a token"),
-        (b'["x"]', "returned no token"),
-        (b"<html>", "returned no token"),
+        *((b'{"access_token": %s}' % token, "something that is not a token") for token in NO_TOKENS),
+        *((body, "returned no token") for body in (b'["x"]', b"<html>")),
     ],
 )
 def test_an_answer_without_a_usable_token_is_an_error(body: bytes, said: str) -> None:
@@ -247,14 +245,9 @@ def test_an_answer_that_drips_ends(monkeypatch: pytest.MonkeyPatch) -> None:
                 while not released.wait(0.05):
                     self.wfile.write(b" ")
 
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Dripping) as server:
-        threading.Thread(target=server.serve_forever, name="token endpoint").start()
+    with serving(Dripping) as url:
         try:
             with pytest.raises(RetriableError, match="took longer"):
-                Tokens(of(f"http://127.0.0.1:{server.server_port}/", SECRET)).token()
+                Tokens(of(url, SECRET)).token()
         finally:
             released.set()
-            server.shutdown()

@@ -143,10 +143,6 @@ def test_slices_get_the_newest_contents(tmp_path: Path, roots: tuple[Party, Part
     assert ConnectionSettings.renewed_wire(renewed) == wire
 
 
-def test_the_thread_looks_within_a_minute() -> None:
-    assert renewal._INTERVAL_S <= 30
-
-
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
 OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
 
@@ -158,15 +154,21 @@ def resolved(folder: Path, properties: dict[str, str]) -> dict[str, str]:
     )
 
 
-def test_a_password_of_a_file_is_renewed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    put(tmp_path / "password", "first")
+def login(folder: Path, mechanism: str = "PLAIN", *, user: str = "me", **others: str) -> ConnectionSettings:
+    """A client whose password is in a file of the folder."""
     properties = {
         "bootstrap.servers": "a:1",
         "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "SCRAM-SHA-512",
-        "sasl.jaas.config": f'{SCRAM} username="me" password="SECRET";',
+        "sasl.mechanism": mechanism,
+        "sasl.jaas.config": f'{SCRAM} username="{user}" password="SECRET";',
+        **others,
     }
-    made = connection_settings(resolved(tmp_path, properties), client_id="x", where="cluster us")
+    return connection_settings(resolved(folder, properties), client_id="x", where="cluster us")
+
+
+def test_a_password_of_a_file_is_renewed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    put(tmp_path / "password", "first")
+    made = login(tmp_path, "SCRAM-SHA-512")
     wire = made.to_wire()
     assert made.create_conn_arguments()["sasl_plain_password"] == wire["password"] == "first"
     put(tmp_path / "password", "second")
@@ -188,13 +190,7 @@ def test_a_password_of_a_file_is_renewed(tmp_path: Path, caplog: pytest.LogCaptu
 async def test_a_client_that_lives_long_logs_in_with_the_newest_password(tmp_path: Path, mechanism: str) -> None:
     """aiokafka's producers keep their arguments; a connection that it opens or authenticates again begins here."""
     put(tmp_path / "password", "first")
-    properties = {
-        "bootstrap.servers": "a:1",
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": mechanism,
-        "sasl.jaas.config": f'{SCRAM} username="me" password="SECRET";',
-    }
-    made = connection_settings(resolved(tmp_path, properties), client_id="x", where="cluster us")
+    made = login(tmp_path, mechanism)
     kept = AIOKafkaConnection("a", 1, **made.create_conn_arguments())
     put(tmp_path / "password", "second")
     renewal.renew()
@@ -207,14 +203,7 @@ def test_equal_passwords_of_two_files_are_renewed_apart(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         put(tmp_path / name / "password", "first")
-        properties = {
-            "bootstrap.servers": "a:1",
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "PLAIN",
-            "sasl.jaas.config": f'{SCRAM} username="me" password="SECRET";',
-        }
-        settings = resolved(tmp_path / name, properties)
-        made.append(connection_settings(settings, client_id="x", where="cluster us"))
+        made.append(login(tmp_path / name))
     put(tmp_path / "two" / "password", "second")
     renewal.renew()
     assert [each.to_wire()["password"] for each in made] == ["first", "second"]
@@ -223,20 +212,10 @@ def test_equal_passwords_of_two_files_are_renewed_apart(tmp_path: Path) -> None:
 def test_files_of_owners_that_are_gone_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(renewal, "MOST_OWNERS", len(renewal._by_name) + 3)
     put(tmp_path / "password", "first")
-
-    def made(user: str) -> ConnectionSettings:
-        properties = {
-            "bootstrap.servers": "a:1",
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "PLAIN",
-            "sasl.jaas.config": f'{SCRAM} username="{user}" password="SECRET";',
-        }
-        return connection_settings(resolved(tmp_path, properties), client_id="x", where="cluster us")
-
-    used = made("used")
-    assert made("used").files == used.files
+    used = login(tmp_path, user="used")
+    assert login(tmp_path, user="used").files == used.files
     for number in range(2 * renewal.MOST_OWNERS):
-        made(f"gone {number}")
+        login(tmp_path, user=f"gone {number}")
         used.to_wire()
     assert len(renewal._by_name) == renewal.MOST_OWNERS
     put(tmp_path / "password", "second")
@@ -247,16 +226,13 @@ def test_files_of_owners_that_are_gone_are_forgotten(tmp_path: Path, monkeypatch
 
 def test_a_client_secret_of_a_file_is_renewed(tmp_path: Path) -> None:
     put(tmp_path / "password", "first")
-    properties = {
-        "bootstrap.servers": "a:1",
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "OAUTHBEARER",
+    client = {
         "sasl.jaas.config": f"{OAUTH};",
         "sasl.oauthbearer.token.endpoint.url": "https://login.example/token",
         "sasl.oauthbearer.client.credentials.client.id": "me",
         "sasl.oauthbearer.client.credentials.client.secret": "SECRET",
     }
-    made = connection_settings(resolved(tmp_path, properties), client_id="x", where="cluster us")
+    made = login(tmp_path, "OAUTHBEARER", **client)
     assert made.to_wire()["oauth"]["client_secret"] == "first"
     put(tmp_path / "password", "second")
     renewal.renew()

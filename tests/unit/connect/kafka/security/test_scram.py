@@ -1,7 +1,5 @@
 """What a broker may send in a SCRAM exchange."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import hashlib
@@ -39,16 +37,13 @@ class Broker:
 
 
 def client() -> CheckedScram:
-    settings = connection_settings(
-        {
-            "bootstrap.servers": "a:1",
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "SCRAM-SHA-256",
-            "sasl.jaas.config": f'x.ScramLoginModule required username="me" password="{PASSWORD}";',
-        },
-        client_id="x",
-        where="cluster us",
-    )
+    props = {
+        "bootstrap.servers": "a:1",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.jaas.config": f'x.ScramLoginModule required username="me" password="{PASSWORD}";',
+    }
+    settings = connection_settings(props, client_id="x", where="cluster us")
     made = aiokafka.conn.AIOKafkaConnection("a", 1, **settings.create_conn_arguments()).authenticator_scram()
     assert isinstance(made, CheckedScram)
     return made
@@ -66,16 +61,9 @@ async def test_an_exchange_with_a_broker_that_knows_the_password(iterations: str
 @pytest.mark.parametrize(
     ("broker", "said"),
     [
-        (Broker("1"), "not between 4096 and 1000000"),
-        (Broker("4095"), "not between 4096 and 1000000"),
-        (Broker("1000001"), "not between 4096 and 1000000"),
-        (Broker("2147483647"), "not between 4096 and 1000000"),
-        (Broker("-4096"), "not between 4096 and 1000000"),
-        (Broker("9" * 5000), "not between 4096 and 1000000"),
-        (Broker("many"), "not between 4096 and 1000000"),
-        (Broker(nonce="OWN"), "did not extend the nonce"),
-        (Broker(nonce="mine"), "did not extend the nonce"),
-        (Broker(nonce=""), "did not extend the nonce"),
+        *((Broker(count), "not between 4096 and 1000000") for count in ("1", "4095", "1000001", "2147483647")),
+        *((Broker(count), "not between 4096 and 1000000") for count in ("-4096", "9" * 5000, "many")),
+        *((Broker(nonce=nonce), "did not extend the nonce") for nonce in ("OWN", "mine", "")),
         (Broker(extra="m=x,"), "extension that this client does not know"),
         (Broker(extra="e=other-error,"), "ended the exchange"),
     ],
@@ -90,9 +78,7 @@ async def test_a_broker_that_lies_gets_no_proof(broker: Broker, said: str) -> No
 @pytest.mark.parametrize(
     ("last", "said"),
     [
-        (b"v=" + base64.b64encode(bytes(32)), "did not prove"),
-        (b"v=", "did not prove"),
-        (b"v=!!", "did not prove"),
+        *((b"v=" + proof, "did not prove") for proof in (base64.b64encode(bytes(32)), b"", b"!!")),
         (b"e=invalid-proof", "ended the exchange"),
         (b"", "incomplete"),
     ],

@@ -1,20 +1,15 @@
 """Trust and key stores of every kind, shown by a TLS handshake in memory."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import ssl
 import subprocess
-from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.serialization import pkcs12
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
 
 from connect.core.errors import ConfigError, SecurityError
 from connect.kafka.security import tls_stores
@@ -27,28 +22,20 @@ from tests.kit.jks_stores import jks_store
 PASSWORD = "s3cret"
 
 
-@cache
-def parties() -> dict[str, Party]:
-    root = make_party("root", None)
-    middle = make_party("middle", root)
-    return {
-        "root": root,
-        "middle": middle,
-        "broker": make_party("broker", middle, "broker.example.com"),
-        "client": make_party("client", middle, "client.example.com"),
-        "stranger": make_party("stranger", None),
-    }
+ROOT, STRANGER = make_party("root", None), make_party("stranger", None)
+MIDDLE = make_party("middle", ROOT)
+BROKER, CLIENT = make_party("broker", MIDDLE, "broker.example.com"), make_party("client", MIDDLE, "client.example.com")
+Store = dict[str, str | bytes]
 
 
 def server_context(tmp_path: Path, *, wants_client: bool) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     file = tmp_path / "broker.pem"
-    broker = parties()["broker"]
-    file.write_text(broker.key_pem() + broker.pem + parties()["middle"].pem)
+    file.write_text(BROKER.key_pem() + BROKER.pem + MIDDLE.pem)
     context.load_cert_chain(file)
     if wants_client:
         context.verify_mode = ssl.CERT_REQUIRED
-        context.load_verify_locations(cadata=parties()["root"].pem)
+        context.load_verify_locations(cadata=ROOT.pem)
     return context
 
 
@@ -78,26 +65,36 @@ def jks_trust_store(password: str, *certificates: Party) -> bytes:
 
 
 def jks_key_store(password: str, key_password: str | None = None) -> bytes:
-    client, middle = parties()["client"], parties()["middle"]
-    keys = {"client": (client.key_der, [client.der, middle.der])}
+    keys = {"client": (CLIENT.key_der, [CLIENT.der, MIDDLE.der])}
     return jks_store(password, keys=keys, key_password=key_password)
 
 
-def pkcs12_store(password: str, party: Party | None, *others: Party) -> bytes:
-    return pkcs12.serialize_key_and_certificates(
-        b"x",
-        None if party is None else party.key,
-        None if party is None else party.certificate,
-        [each.certificate for each in others],
-        serialization.BestAvailableEncryption(password.encode()),
-    )
+def pkcs12_store(*others: Party) -> bytes:
+    """The client's key and certificate."""
+    certificates, encryption = [each.certificate for each in others], BestAvailableEncryption(PASSWORD.encode())
+    return pkcs12.serialize_key_and_certificates(b"x", CLIENT.key, CLIENT.certificate, certificates, encryption)
 
 
-def java_trust_store(password: str, *certificates: Party) -> bytes:
-    return pkcs12.serialize_java_truststore(
-        [pkcs12.PKCS12Certificate(each.certificate, f"c{i}".encode()) for i, each in enumerate(certificates)],
-        serialization.BestAvailableEncryption(password.encode()),
-    )
+def java_trust_store(party: Party) -> bytes:
+    certificates = [pkcs12.PKCS12Certificate(party.certificate, b"c")]
+    return pkcs12.serialize_java_truststore(certificates, BestAvailableEncryption(PASSWORD.encode()))
+
+
+def pem_key_file(key_password: str | None = None) -> bytes:
+    return (CLIENT.key_pem(key_password) + CLIENT.pem + MIDDLE.pem).encode()
+
+
+def trust(location: bytes | str = b"", **others: str) -> Store:
+    """Settings of a trust store, in a file of these bytes if there are any."""
+    named: Store = {"location": location, **others}
+    return {f"truststore_{key}": value for key, value in named.items() if value}
+
+
+def keys(location: bytes = b"", key_password: str = "", **others: str) -> Store:
+    """Those of a key store."""
+    named: Store = {"keystore_location": location, "key_password": key_password}
+    named |= {f"keystore_{key}": value for key, value in others.items()}
+    return {key: value for key, value in named.items() if value}
 
 
 def properties(tmp_path: Path, **named: str | bytes) -> dict[str, str]:
@@ -114,39 +111,25 @@ def properties(tmp_path: Path, **named: str | bytes) -> dict[str, str]:
     return found
 
 
-TRUST: dict[str, Callable[[], dict[str, str | bytes]]] = {
-    "PEM file": lambda: {"truststore_type": "PEM", "truststore_location": parties()["root"].pem.encode()},
-    "PEM text": lambda: {"truststore_type": "pem", "truststore_certificates": parties()["root"].pem},
-    "PEM text on one line": lambda: {
-        "truststore_type": "PEM",
-        "truststore_certificates": parties()["root"].pem.replace("\n", "\\n"),
-    },
-    "PEM text with spaces": lambda: {
-        "truststore_type": "PEM",
-        "truststore_certificates": parties()["root"].pem.replace("\n", " "),
-    },
-    "JKS": lambda: {
-        "truststore_location": jks_trust_store(PASSWORD, parties()["stranger"], parties()["root"]),
-        "truststore_password": PASSWORD,
-    },
-    "JKS without a password": lambda: {"truststore_location": jks_trust_store(PASSWORD, parties()["root"])},
-    "PKCS12 by its name": lambda: {
-        "truststore_type": "PKCS12",
-        "truststore_location": java_trust_store(PASSWORD, parties()["root"]),
-        "truststore_password": PASSWORD,
-    },
-    "PKCS12 under the default name": lambda: {
-        "truststore_location": java_trust_store(PASSWORD, parties()["root"]),
-        "truststore_password": PASSWORD,
-    },
-    "an intermediate alone": lambda: {"truststore_type": "PEM", "truststore_certificates": parties()["middle"].pem},
-    "the broker alone": lambda: {"truststore_type": "PEM", "truststore_certificates": parties()["broker"].pem},
+JKS, JAVA = jks_trust_store(PASSWORD, ROOT), java_trust_store(ROOT)
+TRUSTED = trust(type="PEM", certificates=ROOT.pem)
+TRUST = {
+    "PEM file": trust(ROOT.pem.encode(), type="PEM"),
+    "PEM text": trust(type="pem", certificates=ROOT.pem),
+    "PEM text on one line": trust(type="PEM", certificates=ROOT.pem.replace("\n", "\\n")),
+    "PEM text with spaces": trust(type="PEM", certificates=ROOT.pem.replace("\n", " ")),
+    "JKS": trust(jks_trust_store(PASSWORD, STRANGER, ROOT), password=PASSWORD),
+    "JKS without a password": trust(JKS),
+    "PKCS12 by its name": trust(JAVA, type="PKCS12", password=PASSWORD),
+    "PKCS12 under the default name": trust(JAVA, password=PASSWORD),
+    "an intermediate alone": trust(type="PEM", certificates=MIDDLE.pem),
+    "the broker alone": trust(type="PEM", certificates=BROKER.pem),
 }
 
 
 @pytest.mark.parametrize("store", TRUST)
 def test_trust_stores(tmp_path: Path, store: str) -> None:
-    tls = tls_settings(properties(tmp_path, **TRUST[store]()), "cluster us")
+    tls = tls_settings(properties(tmp_path, **TRUST[store]), "cluster us")
     shake_hands(tls.ssl_context(), server_context(tmp_path, wants_client=False))
 
 
@@ -160,10 +143,10 @@ def test_a_store_is_opened_once_for_all_clients(tmp_path: Path, monkeypatch: pyt
 
     load_pkcs12 = pkcs12.load_pkcs12
     monkeypatch.setattr(pkcs12, "load_pkcs12", load)
-    props = properties(tmp_path, **TRUST["PKCS12 by its name"]())
+    props = properties(tmp_path, **TRUST["PKCS12 by its name"])
     assert tls_settings(props, "cluster us") == tls_settings(props, "cluster eu")
     assert len(opened) == 1
-    (tmp_path / "truststore_location").write_bytes(java_trust_store(PASSWORD, parties()["stranger"]))
+    (tmp_path / "truststore_location").write_bytes(java_trust_store(STRANGER))
     tls_settings(props, "cluster us")
     assert len(opened) == 2, "a store that was replaced is read"
 
@@ -172,11 +155,7 @@ async def test_several_clients_that_start_have_their_stores_opened_once_and_off_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In another process, because OpenSSL does not let other threads run meanwhile."""
-    client = parties()["client"]
-    named: dict[str, str | bytes] = {
-        "keystore_location": pkcs12_store(PASSWORD, client, parties()["middle"]), "keystore_password": f" {PASSWORD}",
-        "truststore_location": jks_trust_store(PASSWORD, parties()["root"]), "truststore_password": "wrong",
-    }  # fmt: skip
+    named = keys(pkcs12_store(MIDDLE), password=f" {PASSWORD}") | trust(JKS, password="wrong")
     given = properties(tmp_path, **named)
     key_store = {key: value for key, value in given.items() if "keystore" in key}
     bootstrap = {"bootstrap.servers": "us:1", "security.protocol": "SSL"}
@@ -210,24 +189,21 @@ async def test_several_clients_that_start_have_their_stores_opened_once_and_off_
 def test_files_under_names_that_nothing_checks_stay_closed(tmp_path: Path) -> None:
     """A connector config may name any file there (``ConnectorAccess``), such as one without end."""
     tls_stores._opened.clear()
-    given = properties(tmp_path, truststore_location=java_trust_store(PASSWORD, parties()["root"]))
+    given = properties(tmp_path, truststore_location=JAVA)
     tls_stores.open_stores({"xssl.truststore.location": given["ssl.truststore.location"]})
     assert not tls_stores._opened
 
 
 def test_a_stranger_is_not_trusted(tmp_path: Path) -> None:
-    named = {"truststore_type": "PEM", "truststore_certificates": parties()["stranger"].pem}
+    named = trust(type="PEM", certificates=STRANGER.pem)
     tls = tls_settings(properties(tmp_path, **named), "cluster us")
     with pytest.raises(ssl.SSLCertVerificationError):
         shake_hands(tls.ssl_context(), server_context(tmp_path, wants_client=False))
 
 
 @pytest.mark.parametrize(("algorithm", "host", "accepted"), [("https", "other", False), ("", "other", True)])
-def test_the_host_name_is_checked_unless_that_is_switched_off(
-    tmp_path: Path, algorithm: str, host: str, accepted: bool
-) -> None:
-    named = {"truststore_certificates": parties()["root"].pem, "truststore_type": "PEM"}
-    given = properties(tmp_path, **named) | {"ssl.endpoint.identification.algorithm": algorithm}
+def test_a_host_name_is_checked_unless_switched_off(tmp_path: Path, algorithm: str, host: str, accepted: bool) -> None:
+    given = properties(tmp_path, **TRUSTED) | {"ssl.endpoint.identification.algorithm": algorithm}
     context = tls_settings(given, "cluster us").ssl_context()
     server = server_context(tmp_path, wants_client=False)
     if accepted:
@@ -237,47 +213,23 @@ def test_the_host_name_is_checked_unless_that_is_switched_off(
             shake_hands(context, server, host)
 
 
-def pem_key_file(key_password: str | None = None) -> bytes:
-    client = parties()["client"]
-    return (client.key_pem(key_password) + client.pem + parties()["middle"].pem).encode()
-
-
-KEYS: dict[str, Callable[[], dict[str, str | bytes]]] = {
-    "PEM file": lambda: {"keystore_type": "PEM", "keystore_location": pem_key_file()},
-    "PEM file, encrypted": lambda: {
-        "keystore_type": "PEM",
-        "keystore_location": pem_key_file("other"),
-        "key_password": "other",
-    },
-    "PEM text": lambda: {
-        "keystore_type": "PEM",
-        "keystore_key": parties()["client"].key_pem("other"),
-        "keystore_certificate_chain": parties()["client"].pem + parties()["middle"].pem,
-        "key_password": "other",
-    },
-    "PEM text, encrypted the old way": lambda: {
-        "keystore_type": "PEM",
-        "keystore_key": parties()["client"].old_key_pem("other"),
-        "keystore_certificate_chain": parties()["client"].pem + parties()["middle"].pem,
-        "key_password": "other",
-    },
-    "JKS": lambda: {"keystore_location": jks_key_store(PASSWORD), "keystore_password": PASSWORD},
-    "JKS with a key password": lambda: {
-        "keystore_location": jks_key_store(PASSWORD, "other"),
-        "keystore_password": PASSWORD,
-        "key_password": "other",
-    },
-    "PKCS12": lambda: {
-        "keystore_type": "PKCS12",
-        "keystore_location": pkcs12_store(PASSWORD, parties()["client"], parties()["middle"]),
-        "keystore_password": PASSWORD,
-    },
+CHAIN = CLIENT.pem + MIDDLE.pem
+KEYS = {
+    "PEM file": keys(pem_key_file(), type="PEM"),
+    "PEM file, encrypted": keys(pem_key_file("other"), "other", type="PEM"),
+    "PEM text": keys(key_password="other", type="PEM", key=CLIENT.key_pem("other"), certificate_chain=CHAIN),
+    "PEM text, encrypted the old way": keys(
+        key_password="other", type="PEM", key=CLIENT.old_key_pem("other"), certificate_chain=CHAIN
+    ),
+    "JKS": keys(jks_key_store(PASSWORD), password=PASSWORD),
+    "JKS with a key password": keys(jks_key_store(PASSWORD, "other"), "other", password=PASSWORD),
+    "PKCS12": keys(pkcs12_store(MIDDLE), type="PKCS12", password=PASSWORD),
 }
 
 
 @pytest.mark.parametrize("store", KEYS)
 def test_key_stores(tmp_path: Path, store: str) -> None:
-    named = KEYS[store]() | {"truststore_type": "PEM", "truststore_certificates": parties()["root"].pem}
+    named = KEYS[store] | TRUSTED
     tls = tls_settings(properties(tmp_path, **named), "cluster us")
     server = server_context(tmp_path, wants_client=True)
     assert shake_hands(tls.ssl_context(), server) == "client"
@@ -286,114 +238,58 @@ def test_key_stores(tmp_path: Path, store: str) -> None:
     assert shake_hands(travelled.ssl_context(), server) == "client"
 
 
-WRONG: dict[str, tuple[Callable[[], dict[str, str | bytes]], str, str]] = {
-    "no such file": (lambda: {"truststore_location": "/nowhere/at.all"}, "truststore.location", "No such file"),
-    "unknown type": (lambda: {"truststore_type": "BKS"}, "truststore.type", "PEM, PKCS12, JKS"),
-    "wrong password, JKS": (
-        lambda: {"truststore_location": jks_trust_store(PASSWORD, parties()["root"]), "truststore_password": "guess"},
-        "truststore.location",
-        "does not open with the password given",
-    ),
+WRONG: dict[str, tuple[Store, str, str]] = {
+    "no such file": (trust("/nowhere/at.all"), "truststore.location", "No such file"),
+    "unknown type": (trust(type="BKS"), "truststore.type", "PEM, PKCS12, JKS"),
+    "wrong password, JKS": (trust(JKS, password="guess"), "truststore.location", "not open with the password given"),
     "wrong password, PKCS12": (
-        lambda: {"keystore_location": pkcs12_store(PASSWORD, parties()["client"]), "keystore_password": "guess"},
+        keys(pkcs12_store(), password="guess"),
         "keystore.location",
         "does not open with the password given",
     ),
     "wrong key password": (
-        lambda: {
-            "keystore_location": jks_key_store(PASSWORD, "other"),
-            "keystore_password": PASSWORD,
-            "key_password": "guess",
-        },
+        keys(jks_key_store(PASSWORD, "other"), "guess", password=PASSWORD),
         "keystore.location",
         "correct ssl.key.password",
     ),
     "wrong key password, PEM": (
-        lambda: {"keystore_type": "PEM", "keystore_location": pem_key_file("other"), "key_password": "guess"},
+        keys(pem_key_file("other"), "guess", type="PEM"),
         "keystore.location",
         "correct ssl.key.password",
     ),
-    "no key password": (
-        lambda: {"keystore_type": "PEM", "keystore_location": pem_key_file("other")},
-        "keystore.location",
-        "set ssl.key.password",
-    ),
-    "PEM under a binary type": (
-        lambda: {"truststore_location": parties()["root"].pem.encode()},
-        "truststore.location",
-        "set the store's type to PEM",
-    ),
-    "no store at all": (
-        lambda: {"truststore_location": b"hello"},
-        "truststore.location",
-        "neither a PKCS#12 nor a JKS store",
-    ),
-    "damaged JKS": (
-        lambda: {"truststore_location": jks_trust_store(PASSWORD, parties()["root"])[:40]},
-        "truststore.location",
-        "damaged",
-    ),
-    "empty PEM": (
-        lambda: {"truststore_type": "PEM", "truststore_certificates": "hello"},
-        "truststore.certificates",
-        "no PEM certificate",
-    ),
+    "no key password": (keys(pem_key_file("other"), type="PEM"), "keystore.location", "set ssl.key.password"),
+    "PEM under a binary type": (trust(ROOT.pem.encode()), "truststore.location", "set the store's type to PEM"),
+    "no store at all": (trust(b"hello"), "truststore.location", "neither a PKCS#12 nor a JKS store"),
+    "damaged JKS": (trust(JKS[:40]), "truststore.location", "damaged"),
+    "empty PEM": (trust(type="PEM", certificates="hello"), "truststore.certificates", "no PEM certificate"),
     "a key store as trust store": (
-        lambda: {"truststore_location": pkcs12_store(PASSWORD, parties()["client"]), "truststore_password": PASSWORD},
+        trust(pkcs12_store(), password=PASSWORD),
         "truststore.location",
         "no trusted certificate",
     ),
-    "a trust store as key store": (
-        lambda: {"keystore_location": jks_trust_store(PASSWORD, parties()["root"]), "keystore_password": PASSWORD},
-        "keystore.location",
-        "no private key",
-    ),
-    "password without a store": (lambda: {"truststore_password": PASSWORD}, "truststore.password", "location is not"),
-    "store without a password": (
-        lambda: {"keystore_location": jks_key_store(PASSWORD)},
-        "keystore.password",
-        "is missing",
-    ),
-    "text and file": (
-        lambda: {
-            "truststore_type": "PEM",
-            "truststore_certificates": parties()["root"].pem,
-            "truststore_location": parties()["root"].pem.encode(),
-        },
-        "truststore.location",
-        "exclude each other",
-    ),
-    "text under a binary type": (
-        lambda: {"truststore_certificates": parties()["root"].pem},
-        "truststore.type",
-        "must be PEM",
-    ),
-    "key without a chain": (
-        lambda: {"keystore_type": "PEM", "keystore_key": parties()["client"].key_pem()},
-        "keystore.certificate.chain",
-        "is missing",
-    ),
+    "a trust store as key store": (keys(JKS, password=PASSWORD), "keystore.location", "no private key"),
+    "password without a store": (trust(password=PASSWORD), "truststore.password", "location is not"),
+    "store without a password": (keys(jks_key_store(PASSWORD)), "keystore.password", "is missing"),
+    "text and file": (TRUSTED | trust(ROOT.pem.encode()), "truststore.location", "exclude each other"),
+    "text under a binary type": (trust(certificates=ROOT.pem), "truststore.type", "must be PEM"),
+    "key without a chain": (keys(type="PEM", key=CLIENT.key_pem()), "keystore.certificate.chain", "is missing"),
     "password beside PEM": (
-        lambda: {"keystore_type": "PEM", "keystore_location": pem_key_file(), "keystore_password": PASSWORD},
+        keys(pem_key_file(), type="PEM", password=PASSWORD),
         "keystore.password",
         "no meaning for PEM",
     ),
-    "unknown version": (lambda: {"enabled_protocols": "TLSv1.2,SSLv9"}, "enabled.protocols", "TLSv1.3"),
+    "unknown version": ({"enabled_protocols": "TLSv1.2,SSLv9"}, "enabled.protocols", "TLSv1.3"),
     "unknown suite": (
-        lambda: {"cipher_suites": "TLS_AES_256_GCM_SHA384, TLS_ECDHE_RSA_WITH_ROT13"},
+        {"cipher_suites": "TLS_AES_256_GCM_SHA384, TLS_ECDHE_RSA_WITH_ROT13"},
         "cipher.suites",
         "contains TLS_ECDHE_RSA_WITH_ROT13, which is not supported",
     ),
     "suites of other versions": (
-        lambda: {"cipher_suites": "TLS_RSA_WITH_AES_128_CBC_SHA", "enabled_protocols": "TLSv1.3"},
+        {"cipher_suites": "TLS_RSA_WITH_AES_128_CBC_SHA", "enabled_protocols": "TLSv1.3"},
         "cipher.suites",
         "no suite for the versions in ssl.enabled.protocols",
     ),
-    "unknown check": (
-        lambda: {"endpoint_identification_algorithm": "ldaps"},
-        "endpoint.identification.algorithm",
-        "https",
-    ),
+    "unknown check": ({"endpoint_identification_algorithm": "ldaps"}, "endpoint.identification.algorithm", "https"),
 }
 
 
@@ -401,7 +297,7 @@ WRONG: dict[str, tuple[Callable[[], dict[str, str | bytes]], str, str]] = {
 def test_wrong_settings_name_the_key_and_no_secret(tmp_path: Path, case: str) -> None:
     named, key, message = WRONG[case]
     with pytest.raises(ConfigError, match=message) as caught:
-        tls_settings(properties(tmp_path, **named()), "cluster us")
+        tls_settings(properties(tmp_path, **named), "cluster us")
     text = str(caught.value)
     assert (caught.value.key or "").startswith("ssl.")
     assert text.startswith("cluster us: ")
@@ -450,7 +346,7 @@ def test_allowed_suites_bound_the_context(suites: str, least: ssl.TLSVersion, mo
 
 
 def test_brokers_with_other_suites_are_not_talked_to(tmp_path: Path) -> None:
-    given = properties(tmp_path, **TRUST["JKS"]()) | {"ssl.cipher.suites": OLDER}
+    given = properties(tmp_path, **TRUST["JKS"]) | {"ssl.cipher.suites": OLDER}
     client, server = tls_settings(given, "cluster us").ssl_context(), server_context(tmp_path, wants_client=False)
     shake_hands(client, server)
     server.set_ciphers("ECDHE-ECDSA-AES256-GCM-SHA384")
@@ -472,7 +368,7 @@ def test_repr_holds_no_key() -> None:
 
 
 def test_a_secured_connection_travels_whole(tmp_path: Path) -> None:
-    named = KEYS["JKS"]() | TRUST["JKS"]()
+    named = KEYS["JKS"] | TRUST["JKS"]
     given = properties(tmp_path, **named) | {"bootstrap.servers": "a:1", "security.protocol": "SSL"}
     connection = connection_settings(given, client_id="x", where="cluster us")
     for path in tmp_path.iterdir():

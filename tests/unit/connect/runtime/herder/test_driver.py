@@ -90,14 +90,18 @@ async def until(seen: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_work_winds_up_at_once_when_the_lease_is_lost_whatever_is_waited_for() -> None:
+async def stopping(*effects: Effect) -> tuple[HerderDriver, Herder, Effects, asyncio.Event]:
+    """In a round with these effects, of which the stop ends with the event."""
     hold = asyncio.Event()
-    effect_handler = Effects(hold)
-    stop_then_start: list[Effect] = [events.StopWork(("old",), ()), START]
-    herder = Herder({events.RebalanceBegun: stop_then_start})
+    effect_handler, herder = Effects(hold), Herder({events.RebalanceBegun: list(effects)})
     driver = driven(herder, effect_handler)
     driver.rebalance_begun()
     await until(lambda: "stopping" in effect_handler.done)
+    return driver, herder, effect_handler, hold
+
+
+async def test_work_winds_up_at_once_when_the_lease_is_lost_whatever_is_waited_for() -> None:
+    driver, herder, effect_handler, hold = await stopping(events.StopWork(("old",), ()), START)
     driver.put(events.TaskConfigsWanted("lines"))
     driver.lease_lost()
     assert effect_handler.done == ["stopping", "wind up within 4 s"]
@@ -114,12 +118,7 @@ async def test_work_winds_up_at_once_when_the_lease_is_lost_whatever_is_waited_f
 
 
 async def test_what_stopped_work_has_told_is_no_news_of_what_is_started_in_its_place() -> None:
-    hold = asyncio.Event()
-    effect_handler = Effects(hold)
-    herder = Herder({events.RebalanceBegun: [events.StopWork(("lines",), (TASK,)), START]})
-    driver = driven(herder, effect_handler)
-    driver.rebalance_begun()
-    await until(lambda: "stopping" in effect_handler.done)
+    driver, herder, effect_handler, hold = await stopping(events.StopWork(("lines",), (TASK,)), START)
     for event in OF_LINES:
         driver.put(event)
     hold.set()
@@ -183,12 +182,7 @@ async def test_who_waits_no_longer_withdraws_the_request() -> None:
 
 
 async def test_a_request_that_is_withdrawn_before_the_herder_sees_it_never_begins() -> None:
-    hold = asyncio.Event()
-    effect_handler = Effects(hold)
-    herder = Herder({events.RebalanceBegun: [events.StopWork(("lines",), ())]})
-    driver = driven(herder, effect_handler)
-    driver.rebalance_begun()
-    await until(lambda: "stopping" in effect_handler.done)
+    driver, herder, _, hold = await stopping(events.StopWork(("lines",), ()))
     waiting = asyncio.create_task(driver.request(events.DeleteConnector("lines")))
     await asyncio.sleep(0)
     waiting.cancel()

@@ -124,9 +124,7 @@ async def test_a_leader_that_has_gone_silent_is_waited_for_until_another_leads()
 
 
 @pytest.mark.parametrize("generation", [1, 2])
-def test_a_task_waits_until_the_config_topic_can_be_read_and_then_learns_whether_it_is_still_ours(
-    generation: int,
-) -> None:
+def test_a_task_waits_until_the_config_topic_can_be_read_and_learns_whether_it_is_still_ours(generation: int) -> None:
     class Store:
         left = 3
 

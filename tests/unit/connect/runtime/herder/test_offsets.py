@@ -16,7 +16,7 @@ from connect.runtime.herder.effects_and_fencing import ZombieFence
 from connect.runtime.herder.offsets_and_reports import Modifiable, OffsetsApi, OffsetsRefused, OpenOffsets
 from connect.runtime.plugins.plugin_errors import PluginBroke
 from connect.runtime.task.connector_offsets import ConnectorOffsets, OffsetTopic, encoded_key
-from tests.kit.work import TestConnector, memory_topic, plugins, worker_config
+from tests.kit.work import TestConnector, memory_topic, plugins, with_secret, worker_config
 
 
 class Refusing(TestConnector):
@@ -56,17 +56,12 @@ def modifiable(raw: Props) -> Modifiable:
 )
 async def test_no_secret_is_in_a_refusal(error: BaseException, reported: Exception, tmp_path: Path) -> None:
     Refusing.error = error
-    file = tmp_path / "secrets.properties"
-    file.write_text("password=hunter2\n")
-    config = worker_config(
-        config_providers="file",
-        config_providers_file_class="org.apache.kafka.common.config.provider.FileConfigProvider",
-    )
+    config, reference = with_secret(tmp_path)
     topic, log = memory_topic()
 
     # Asked only under exactly-once.
     api = OffsetsApi(config, plugins(Refusing), opening(topic), cast(ZombieFence, None))
-    raw = {"name": "c", "connector.class": "Test", "password": f"${{file:{file}:password}}"}
+    raw = {"name": "c", "connector.class": "Test", "password": reference}
     with pytest.raises(type(reported)) as raised:
         await api.modify("c", modifiable(raw), [SourceOffset({"p": 0}, {"n": 1})])
     assert str(raised.value).endswith(str(reported))

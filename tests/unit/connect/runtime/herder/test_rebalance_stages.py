@@ -1,7 +1,5 @@
 """What a worker says it is doing, in Java's sentences."""
 
-from __future__ import annotations
-
 import pytest
 
 from connect.runtime.herder.rebalance_stages import Rebalances, Stages

@@ -1,7 +1,5 @@
 """What a worker answers its group's others."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import fields
 from types import SimpleNamespace
@@ -9,17 +7,9 @@ from typing import Any
 
 import pytest
 
+from connect.core import herder_api
 from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
 from connect.core.herder.state import HerderMode
-from connect.core.herder_api import (
-    BadRequest,
-    ConfigInfos,
-    ConfigInfosWithWarnings,
-    NotAssigned,
-    NotLeader,
-    Signature,
-    Unhealthy,
-)
 from connect.runtime.herder import rest_herder
 from connect.runtime.herder.rest_herder import RuntimeHerder
 from tests.kit.virtual_time import in_virtual_time
@@ -47,8 +37,10 @@ def refusing(error: Exception) -> RuntimeHerder:
 async def test_a_stored_config_has_each_key_without_effect_in_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def validate(*_: object) -> ConfigInfos:
-        return ConfigInfosWithWarnings("c", 0, (), (), ("topicz is not known and has no effect; is topics meant?",))
+    async def validate(*_: object) -> herder_api.ConfigInfos:
+        return herder_api.ConfigInfosWithWarnings(
+            "c", 0, (), (), ("topicz is not known and has no effect; is topics meant?",)
+        )
 
     monkeypatch.setattr(RuntimeHerder, "validate", validate)
     assert await made()._validated("mirror", {"topicz": "x"}) == {"topicz": "x"}
@@ -62,25 +54,25 @@ async def test_a_worker_is_healthy_as_long_as_it_reaches_its_group(silent_s: flo
     if is_healthy:
         await health
     else:
-        with pytest.raises(Unhealthy, match=r"has not reached its group g .* session\.timeout\.ms \(10000\)"):
+        with pytest.raises(
+            herder_api.Unhealthy, match=r"has not reached its group g .* session\.timeout\.ms \(10000\)"
+        ):
             await health
 
 
 @pytest.mark.parametrize(
     ("error", "answered"),
     [
-        (SecurityError("grant WRITE on transactional id g-c-0"), BadRequest),
+        (SecurityError("grant WRITE on transactional id g-c-0"), herder_api.BadRequest),
         (RetriableError("no broker answers"), RetriableError),
         # By a leader that has come since.
         (PermanentError("another process has taken it over"), PermanentError),
     ],
     ids=repr,
 )
-async def test_rights_that_a_fence_lacks_fail_the_task_that_asked_at_once(
-    error: Exception, answered: type[Exception]
-) -> None:
+async def test_rights_that_a_fence_lacks_fail_the_task_at_once(error: Exception, answered: type[Exception]) -> None:
     with pytest.raises(answered, match=str(error)):
-        await refusing(error).fence_zombies("c", Signature(None, None, b""))
+        await refusing(error).fence_zombies("c", herder_api.Signature(None, None, b""))
 
 
 def test_a_worker_that_starts_or_has_left_is_in_no_rebalance() -> None:
@@ -102,14 +94,14 @@ class OtherMembers:
         self.first = first
         self.asked: list[str] = []
 
-    async def validate(self, url: str, connector_class: str, config: object) -> ConfigInfos | None:
+    async def validate(self, url: str, connector_class: str, config: object) -> herder_api.ConfigInfos | None:
         self.asked.append(url)
         if url == "http://java1/":
             if self.first is None:
                 await asyncio.Event().wait()
             else:
                 raise self.first
-        return ConfigInfos(connector_class, 0, (), ()) if url == "http://java3/" else None
+        return herder_api.ConfigInfos(connector_class, 0, (), ()) if url == "http://java3/" else None
 
 
 def without_class(*, is_leader: bool, java_urls: tuple[str, ...] = (), leader_url: str = "http://leader/") -> Any:
@@ -131,7 +123,7 @@ async def test_a_class_that_only_java_members_have_is_validated_by_one_of_them(e
     herder = made(core=core, internal=others)
     assert (await herder.validate("JavaSource", config)).name == "JavaSource"
     assert others.asked == list(core.java_urls)
-    with pytest.raises(NotAssigned) as elsewhere:
+    with pytest.raises(herder_api.NotAssigned) as elsewhere:
         await herder.connector_offsets("j")
     assert elsewhere.value.url == "http://java1/"
     core.java_urls = ("http://java1/", "http://java2/")
@@ -161,6 +153,6 @@ async def test_java_members_share_the_time_that_those_before_them_left() -> None
 async def test_who_follows_refers_to_the_leader_for_a_class_that_it_does_not_have() -> None:
     herder = made(core=without_class(is_leader=False, java_urls=("http://left/",)))  # known since it was leader
     for asked in (herder.validate("JavaSource", {"connector.class": "JavaSource"}), herder.connector_offsets("j")):
-        with pytest.raises(NotLeader) as elsewhere:
+        with pytest.raises(herder_api.NotLeader) as elsewhere:
             await asked
         assert elsewhere.value.url == "http://leader/"

@@ -144,9 +144,7 @@ def unassigned(generation: int, worker: str = "me:1") -> Status:
     return Status(State.UNASSIGNED, worker, generation)
 
 
-async def test_a_newer_status_that_comes_while_others_are_read_is_not_left_out_with_the_older(
-    store: StatusStore,
-) -> None:
+async def test_a_newer_status_that_comes_while_others_are_read_is_not_left_out(store: StatusStore) -> None:
     log = log_of(store)
     others, newer = status_record("c", unassigned(7, "other:1")), running(8)
 
@@ -181,9 +179,7 @@ async def test_one_that_others_delete_while_they_are_read_is_not_written_again(s
     assert log.written == [*others, status_record("d", running(5))]
 
 
-async def test_what_may_not_be_written_is_said_and_given_up(
-    store: StatusStore, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_may_not_be_written_is_given_up(store: StatusStore, caplog: pytest.LogCaptureFixture) -> None:
     log = log_of(store)
     log.answers = [PermanentError("grant WRITE on topic statuses")]
     store.put("c", running(1))

@@ -1,7 +1,5 @@
 """Whether a group is joined at once, or when the engine of its connectors is up."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

@@ -1,15 +1,13 @@
 """What authors of plugins raise: it fails their connector or task, and ends nothing else."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from connect.api.connector import Props
-from connect.api.source import EngineTask, RecordMetadata, SourceConnector, SourceRecord, SourceTask
+from connect.api.source import EngineTask, RecordMetadata, SourceConnector, SourceRecord
 from connect.core.errors import ConfigError, PermanentError, RetriableError
 from connect.core.herder_api import BadRequest
 from connect.core.model import State, TargetState, TaskId
@@ -19,7 +17,7 @@ from connect.runtime.task.record_delivery import TaskCallbacks
 from connect.runtime.task_builder import TaskSpec
 from connect.runtime.worker import Worker
 from tests.kit.virtual_time import in_virtual_time
-from tests.kit.work import Heard, TestConnector, memory_topic, plugins, record, worker_config
+from tests.kit.work import Heard, QuietTask, TestConnector, memory_topic, plugins, record, worker_config
 
 TASK = TaskId("c", 0)
 PROPS = {"name": "c", "connector.class": "Test"}
@@ -36,6 +34,13 @@ def a_worker(connector: type[SourceConnector]) -> tuple[Worker, Heard]:
     heard, config = Heard(), worker_config(task_shutdown_graceful_timeout_ms="1000")
     made = Worker(config, plugins(connector), heard, transformer=config.transformer, offsets=memory_topic()[0])
     return made, heard
+
+
+async def started(connector: type[SourceConnector], **more: str) -> tuple[Worker, Heard]:
+    worker, heard = a_worker(connector)
+    worker.start_connector("c", {**PROPS, **more}, TargetState.STARTED)
+    await asyncio.sleep(0.1)
+    return worker, heard
 
 
 class Broken(TestConnector):
@@ -76,20 +81,18 @@ class Broken(TestConnector):
 
 
 def broken(breaks: str, raised: BaseException) -> type[Broken]:
-    class UnreplicatedRecords(Broken):
+    class Own(Broken):
         where = breaks
         error = raised
 
-    return UnreplicatedRecords
+    return Own
 
 
 @pytest.mark.parametrize("error", ENDINGS, ids=repr)
 @pytest.mark.parametrize("where", ["constructor", "start", "stop"])
 @in_virtual_time
 async def test_a_connector_that_wants_to_end_more_than_itself_has_failed(where: str, error: BaseException) -> None:
-    worker, heard = a_worker(broken(where, error))
-    worker.start_connector("c", PROPS, TargetState.STARTED)
-    await asyncio.sleep(0.1)
+    worker, heard = await started(broken(where, error))
     worker.set_target("c", TargetState.PAUSED)
     await asyncio.sleep(0.1)
     assert heard.last("c") is State.FAILED
@@ -113,9 +116,7 @@ async def test_a_task_that_wants_to_end_more_than_itself_has_failed(where: str, 
 @pytest.mark.parametrize("error", ENDINGS, ids=repr)
 @in_virtual_time
 async def test_task_configs_that_want_to_end_more_are_an_error(error: BaseException) -> None:
-    worker, heard = a_worker(broken("task_configs", error))
-    worker.start_connector("c", PROPS, TargetState.STARTED)
-    await asyncio.sleep(0.1)
+    worker, heard = await started(broken("task_configs", error))
     with pytest.raises(PluginBroke):
         await worker.task_configs("c")
     assert heard.last("c") is State.RUNNING
@@ -125,11 +126,7 @@ async def test_task_configs_that_want_to_end_more_are_an_error(error: BaseExcept
 @pytest.mark.parametrize("error", ENDINGS, ids=repr)
 @in_virtual_time
 async def test_callbacks_that_want_to_end_more_are_told(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
-    class Task(SourceTask):
-        async def start(self, props: Props) -> None: ...
-
-        async def poll(self) -> Sequence[SourceRecord] | None: ...
-
+    class Task(QuietTask):
         async def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
             raise error
 
@@ -182,9 +179,7 @@ async def test_task_configs_that_cannot_be_stored() -> None:
         async def task_configs(self, max_tasks: int) -> Any:
             return [{"key": "secret \udcff"}]
 
-    worker, _ = a_worker(Wrong)
-    worker.start_connector("c", PROPS, TargetState.STARTED)
-    await asyncio.sleep(0.1)
+    worker, _ = await started(Wrong)
     with pytest.raises(PermanentError, match=r"cannot be stored: the value of 'key' of task 0") as raised:
         await worker.task_configs("c")
     assert "secret" not in str(raised.value)
@@ -197,9 +192,7 @@ async def test_secrets_are_not_in_what_asking_for_tasks_raises() -> None:
         async def task_configs(self, max_tasks: int) -> list[Mapping[str, str]]:
             raise RetriableError("login with hunter2 refused")
 
-    worker, _ = a_worker(Wrong)
-    worker.start_connector("c", {**PROPS, "producer.override.ssl.key.password": "hunter2"}, TargetState.STARTED)
-    await asyncio.sleep(0.1)
+    worker, _ = await started(Wrong, **{"producer.override.ssl.key.password": "hunter2"})
     with pytest.raises(RetriableError, match=r"^login with \[hidden\] refused$"):
         await worker.task_configs("c")
     await worker.stop()

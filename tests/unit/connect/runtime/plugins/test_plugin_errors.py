@@ -1,7 +1,5 @@
 """Errors as text, without secrets."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

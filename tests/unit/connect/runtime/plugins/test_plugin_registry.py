@@ -1,13 +1,10 @@
 """How plugins are found by name, kind and version, and how they are listed."""
 
-from __future__ import annotations
-
 from importlib.metadata import EntryPoint
 
 import pytest
 
 from connect.api import plugins as discovery
-from connect.api import plugins as entry_points
 from connect.api.convert import Plugin
 from connect.api.plugins import PluginDescription, PluginKind
 from connect.core.config.client_settings import OverridePolicy
@@ -15,16 +12,7 @@ from connect.core.config.config_def import ConfigDef, InvalidValue, Setting, Typ
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError
 from connect.core.herder_api import BadRequest, NotFound
-from connect.runtime.plugins.plugin_registry import (
-    InvalidRange,
-    PluginNotFound,
-    Plugins,
-    SinkRefused,
-    VersionNotFound,
-    check_worker,
-    parse_range,
-    version_key,
-)
+from connect.runtime.plugins import plugin_registry
 from tests.unit.connect.core.config.test_worker_config import SMALLEST
 
 OWN = ConfigDef.of(
@@ -52,70 +40,59 @@ ALL = [
 
 
 @pytest.fixture
-def plugins() -> Plugins:
-    return Plugins(ALL)
+def plugins() -> plugin_registry.Plugins:
+    return plugin_registry.Plugins(ALL)
 
 
-@pytest.mark.parametrize(
-    ("name", "full_name"),
-    [
-        ("a.b.FileSourceConnector", "a.b.FileSourceConnector"),
-        ("FileSourceConnector", "a.b.FileSourceConnector"),
-        ("FileSource", "a.b.FileSourceConnector"),
-        ("TextConverter", "a.b.TextConverter"),
-        ("Text", "a.b.TextConverter"),
-        ("a.b.Cast$Key", "a.b.Cast$Key"),
-        ("Key", None),
-        ("Some", None),
-        ("c.d.Some", "c.d.Some"),
-        ("nope", None),
-    ],
-)
-def test_names(plugins: Plugins, name: str, full_name: str | None) -> None:
+NAMES = {
+    "a.b.FileSourceConnector": ("a.b.FileSourceConnector", "FileSourceConnector", "FileSource"),
+    "a.b.TextConverter": ("TextConverter", "Text"),
+    "a.b.Cast$Key": ("a.b.Cast$Key",),
+    "c.d.Some": ("c.d.Some",),
+    None: ("Key", "Some", "nope"),
+}
+
+
+@pytest.mark.parametrize(("name", "full_name"), [(name, full) for full, names in NAMES.items() for name in names])
+def test_names(plugins: plugin_registry.Plugins, name: str, full_name: str | None) -> None:
     assert plugins.full_name(name) == full_name
 
 
-def test_the_newest_that_fits_is_found(plugins: Plugins) -> None:
+def test_the_newest_that_fits_is_found(plugins: plugin_registry.Plugins) -> None:
     kinds = (PluginKind.TRANSFORMATION,)
     assert plugins.find(kinds, "Router").version == "1.10"
     assert plugins.find(kinds, "Router", "[1.0,1.10)").version == "1.9"
     assert plugins.find(kinds, "Router", "1.0").version == "1.0"
-    with pytest.raises(VersionNotFound) as caught:
+    with pytest.raises(plugin_registry.VersionNotFound) as caught:
         plugins.find(kinds, "Router", "2.0")
     assert str(caught.value) == (
         "Plugin a.b.Router not found that matches the version range [2.0,2.0], available versions: [1.0, 1.9, 1.10]"
     )
 
 
-def test_a_plugin_of_another_kind_is_not_found(plugins: Plugins) -> None:
-    with pytest.raises(PluginNotFound, match="implements Converter and which name matches Router"):
+def test_a_plugin_of_another_kind_is_not_found(plugins: plugin_registry.Plugins) -> None:
+    with pytest.raises(plugin_registry.PluginNotFound, match="implements Converter and which name matches Router"):
         plugins.find((PluginKind.CONVERTER,), "Router")
     with pytest.raises(InvalidValue, match=r"Class class a\.b\.Router does not implement the Converter interface"):
         plugins.checked(PluginKind.CONVERTER, "a.b.Router", None)
 
 
 @pytest.mark.parametrize("name", ["a.b.FileSinkConnector", "FileSink", "org.example.JdbcSinkConnector", "HdfsSink"])
-def test_sinks_are_refused_with_a_sentence(plugins: Plugins, name: str) -> None:
-    with pytest.raises(SinkRefused, match="runs source connectors only"):
+def test_sinks_are_refused_with_a_sentence(plugins: plugin_registry.Plugins, name: str) -> None:
+    with pytest.raises(plugin_registry.SinkRefused, match="runs source connectors only"):
         plugins.connector(name)
     assert plugins.connector_type(name) == "sink"
 
 
-def test_the_list_is_in_javas_order(plugins: Plugins) -> None:
+def test_the_list_is_in_javas_order(plugins: plugin_registry.Plugins) -> None:
     listed = [(each.cls, each.type, each.version) for each in plugins.plugins(connectors_only=False)]
-    assert [type_ for _, type_, _ in listed] == [
-        "sink",
-        "source",
-        *["transformation"] * 5,
-        *["predicate"] * 2,
-        "converter",
-        "header_converter",
-    ]
+    types = "sink source" + " transformation" * 5 + " predicate" * 2 + " converter header_converter"
+    assert [type_ for _, type_, _ in listed] == types.split()
     assert [version for cls, _, version in listed if cls == "a.b.Router"] == ["1.0", "1.9", "1.10"]
     assert [each.type for each in plugins.plugins(connectors_only=True)] == ["sink", "source"]
 
 
-def test_definitions_are_the_plugins_own_and_then_the_frameworks(plugins: Plugins) -> None:
+def test_definitions_are_the_plugins_own_and_then_the_frameworks(plugins: plugin_registry.Plugins) -> None:
     infos = plugins.plugin_config("FileSource")
     names = [each.name for each in infos]
     assert names[:3] == ["file", "tasks.max", "name"]
@@ -130,7 +107,7 @@ def test_definitions_are_the_plugins_own_and_then_the_frameworks(plugins: Plugin
     assert plugins.plugin_config("Router") == []
 
 
-def test_definitions_of_what_is_not_there(plugins: Plugins) -> None:
+def test_definitions_of_what_is_not_there(plugins: plugin_registry.Plugins) -> None:
     with pytest.raises(NotFound, match=r"Unknown plugin nope\."):
         plugins.plugin_config("nope")
     with pytest.raises(BadRequest, match=r"matches the version range \[9,9\], available versions: \[1\.0\]"):
@@ -147,13 +124,13 @@ def worker(**others: str) -> WorkerConfig:
 def test_a_workers_converters_must_be_there() -> None:
     config = ConfigDef.of(Setting("enabled", Type.BOOLEAN, True, "On."))
     simple = "org.apache.kafka.connect.storage.SimpleHeaderConverter"
-    plugins = Plugins(
+    plugins = plugin_registry.Plugins(
         [
             described(PluginKind.CONVERTER, "a.b.TextConverter", config=config),
             described(PluginKind.HEADER_CONVERTER, simple),
         ]
     )
-    check_worker(worker(), plugins)
+    plugin_registry.check_worker(worker(), plugins)
     for props, named in (
         ({"key.converter": "nope"}, "key.converter"),
         ({"header.converter": "Text"}, "header.converter"),
@@ -162,13 +139,13 @@ def test_a_workers_converters_must_be_there() -> None:
         ({"connector.client.config.override.policy": "nope"}, "connector.client.config.override.policy"),
     ):
         with pytest.raises(ConfigError) as caught:
-            check_worker(worker(**props), plugins)
+            plugin_registry.check_worker(worker(**props), plugins)
         assert caught.value.key == named
 
 
 def test_a_policy_of_a_package() -> None:
     policy = OverridePolicy("Acme", "acks".__eq__)
-    plugins = Plugins([], {"acme": policy})
+    plugins = plugin_registry.Plugins([], {"acme": policy})
     assert plugins.override_policy(worker(**{"connector.client.config.override.policy": "acme"})) is policy
 
 
@@ -176,26 +153,25 @@ def test_a_policy_of_a_package() -> None:
 
 
 def points(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
-    """Entry points of one package in all groups: name to what it leads to."""
+    """Entry points of one package in all groups, of plugins in one: name to what it leads to."""
+    monkeypatch.setattr(discovery, "GROUPS", ("heliograph.connectors",))
     monkeypatch.setattr(
-        entry_points, "entry_points", lambda group: [EntryPoint(name, value, group) for name, value in values.items()]
+        discovery, "entry_points", lambda group: [EntryPoint(name, value, group) for name, value in values.items()]
     )
 
 
 def test_entry_points_lead_to_one_description_or_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery, "GROUPS", ("heliograph.connectors",))
     points(monkeypatch, one=f"{__name__}:ONE", all=f"{__name__}:ALL")
     assert list(discovery.discovered()) == [ONE, *ALL]
 
 
 def test_what_is_installed_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery, "GROUPS", ("heliograph.connectors",))
     points(monkeypatch, one=f"{__name__}:ONE")
     discovery.installed.cache_clear()
     try:
         assert discovery.installed() == (ONE,)
         points(monkeypatch, all=f"{__name__}:ALL")
-        assert Plugins.discover().find([ONE.kind], ONE.name) == ONE
+        assert plugin_registry.Plugins.discover().find([ONE.kind], ONE.name) == ONE
     finally:
         discovery.installed.cache_clear()
 
@@ -203,7 +179,6 @@ def test_what_is_installed_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -
 def test_what_cannot_be_loaded_does_not_keep_the_others_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(discovery, "GROUPS", ("heliograph.connectors",))
     points(monkeypatch, gone="no.such.module:X", wrong="os:sep", one=f"{__name__}:ONE")
     assert list(discovery.discovered()) == [ONE]
     assert "plugin gone of an unknown package cannot be loaded" in caplog.text
@@ -226,12 +201,14 @@ ONE = described(PluginKind.SOURCE, "x.OneConnector")
 
 def test_the_file_source_is_refused_until_it_is_allowed() -> None:
     full = "org.apache.kafka.connect.file.FileStreamSourceConnector"
-    plugins = Plugins.discover()
+    plugins = plugin_registry.Plugins.discover()
     for name in (full, "FileStreamSource", "FileStreamSourceConnector"):
-        with pytest.raises(PluginNotFound, match=r"set file\.stream\.source\.enable = true in the worker's file"):
+        with pytest.raises(
+            plugin_registry.PluginNotFound, match=r"set file\.stream\.source\.enable = true in the worker's file"
+        ):
             plugins.connector(name)
     assert full not in {each.cls for each in plugins.plugins(connectors_only=True)}
-    allowed = Plugins.discover(may_read_files=True)
+    allowed = plugin_registry.Plugins.discover(may_read_files=True)
     assert allowed.connector("FileStreamSource").name == full
     assert full in {each.cls for each in allowed.plugins(connectors_only=True)}
 
@@ -246,8 +223,12 @@ RISING = [
 
 def test_order() -> None:
     falling = RISING[::-1]
-    assert sorted(falling, key=version_key) == RISING
-    assert version_key("1") == version_key("1.0.0") == version_key("1.0-final")
+    assert sorted(falling, key=plugin_registry.version_key) == RISING
+    assert (
+        plugin_registry.version_key("1")
+        == plugin_registry.version_key("1.0.0")
+        == plugin_registry.version_key("1.0-final")
+    )
 
 
 @pytest.mark.parametrize(
@@ -266,18 +247,18 @@ def test_order() -> None:
     ],
 )
 def test_the_newest_in_a_range(text: str, newest: str | None) -> None:
-    found = parse_range(text)
+    found = plugin_registry.parse_range(text)
     assert found is not None
     assert found.newest(RISING) == newest
 
 
 def test_a_bare_version_is_a_range_of_itself() -> None:
-    assert str(parse_range(" 1.0 ")) == "[1.0,1.0]"
+    assert str(plugin_registry.parse_range(" 1.0 ")) == "[1.0,1.0]"
 
 
 @pytest.mark.parametrize("text", ["latest", "", " "])
 def test_no_wish(text: str) -> None:
-    assert parse_range(text) is None
+    assert plugin_registry.parse_range(text) is None
 
 
 @pytest.mark.parametrize(
@@ -293,6 +274,6 @@ def test_no_wish(text: str) -> None:
     ],
 )
 def test_malformed_ranges_are_refused_in_mavens_words(text: str, sentence: str) -> None:
-    with pytest.raises(InvalidRange) as caught:
-        parse_range(text)
+    with pytest.raises(plugin_registry.InvalidRange) as caught:
+        plugin_registry.parse_range(text)
     assert str(caught.value) == sentence

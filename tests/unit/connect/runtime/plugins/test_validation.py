@@ -1,7 +1,5 @@
 """What REST answers about a connector's config before it is stored."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import orjson
@@ -28,12 +26,13 @@ OWN = ConfigDef.of(
 )
 
 
-RAISED = {
-    "retriable": RetriableError,
-    "permanent": PermanentError,
-    "config": ConfigError,
-    "plain": ValueError,
-    "exit": SystemExit,
+#: What a validation raises, and what is told of it.
+RAISED: dict[str, tuple[type[BaseException], type[Exception]]] = {
+    "retriable": (RetriableError, RetriableError),
+    "permanent": (PermanentError, PermanentError),
+    "config": (ConfigError, ConfigError),
+    "plain": (ValueError, PermanentError),
+    "exit": (SystemExit, PermanentError),
 }
 
 
@@ -51,7 +50,7 @@ class TestSource(SourceConnector):
             values["mode"] = values["mode"].with_error("mode is fast and speed is 1")
             values["hint"] = ConfigValue("hint", "x", ("set a hint",))
         if "raises" in props:
-            raise RAISED[props["raises"]](f"cannot log in with {props['password']}")
+            raise RAISED[props["raises"]][0](f"cannot log in with {props['password']}")
         if "tells" in props:
             values["hint"] = ConfigValue("hint", None, (f"cannot log in with {props['password']}",))
         return values
@@ -110,6 +109,10 @@ def errors(infos: ConfigInfos) -> dict[str, tuple[str, ...]]:
     return {each.value.name: each.value.errors for each in infos.configs if each.value.errors}
 
 
+def missing(key: str) -> tuple[str, ...]:
+    return (f'Missing required configuration "{key}" which has no default value.',)
+
+
 def info(infos: ConfigInfos, name: str) -> ConfigInfo:
     (found,) = (each for each in infos.configs if each.value.name == name)
     return found
@@ -118,7 +121,7 @@ def info(infos: ConfigInfos, name: str) -> ConfigInfo:
 async def test_mistakes_are_counted_and_told_all_at_once() -> None:
     infos = await validated({"connector.class": CLASS, "tasks.max": "0", "speed": "x", "errors.tolerance": "some"})
     assert errors(infos) == {
-        "name": ('Missing required configuration "name" which has no default value.',),
+        "name": missing("name"),
         "tasks.max": ("Invalid value 0 for configuration tasks.max: Value must be at least 2",),
         "errors.tolerance": (
             "Invalid value some for configuration errors.tolerance: String must be one of: none, all",
@@ -250,12 +253,10 @@ async def test_mistakes_in_aliases_versions_and_nulls() -> None:
     assert errors(infos) == {
         "mode": (null,),
         "other": (null,),
-        "transforms.none.type": ('Missing required configuration "transforms.none.type" which has no default value.',),
+        "transforms.none.type": missing("transforms.none.type"),
         "transforms.nope.type": (nope,),
         "transforms.even.type": ("Class class x.y.Even does not implement the Transformation interface",),
-        "transforms.bare.field": (
-            'Missing required configuration "transforms.bare.field" which has no default value.',
-        ),
+        "transforms.bare.field": missing("transforms.bare.field"),
         "transforms.deep.depth": ("Invalid value 0 for configuration depth: Value must be at least 1",),
         "transforms.not.type": (NEGATED,),
         "transforms.old.type": (old,),
@@ -356,16 +357,7 @@ async def test_what_references_stand_for_is_never_in_an_answer(monkeypatch: pyte
     assert "s3cret-word" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("kind", "reported"),
-    [
-        ("retriable", RetriableError),
-        ("permanent", PermanentError),
-        ("config", ConfigError),
-        ("plain", PermanentError),
-        ("exit", PermanentError),
-    ],
-)
+@pytest.mark.parametrize(("kind", "reported"), [(kind, told) for kind, (_, told) in RAISED.items()])
 @pytest.mark.parametrize("refers", [True, False])
 async def test_no_secret_is_in_what_a_connectors_own_validation_raises(
     kind: str,

@@ -1,16 +1,16 @@
 """At-least-once: offsets follow acknowledgements, in order, and errors are not lost."""
 
-from __future__ import annotations
-
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connect.api.source import RecordMetadata, SourceRecord, SourceTask
+from connect.api.source import RecordMetadata, SourceRecord
 from connect.core.errors import PermanentError, RetriableError
 from connect.core.model import TaskId
 from connect.kafka.threads import PluginThread
@@ -21,20 +21,16 @@ from connect.runtime.task.record_conversion import ErrorHandler, ErrorSettings
 from connect.runtime.task.record_delivery import BatchRefused, OutgoingRecord, SendFailed, TaskCallbacks
 from connect.runtime.task.task_control import TaskCounters
 from tests.kit.virtual_time import in_virtual_time
-from tests.kit.work import Heard, ObedientProducer, memory_topic, record
+from tests.kit.work import Heard, ObedientProducer, QuietTask, memory_topic, record
 
 TASK = TaskId("c", 0)
 
 
-class Quiet(SourceTask):
+class Quiet(QuietTask):
     """Hears only of commits."""
 
     def __init__(self) -> None:
         self.commits = 0
-
-    async def start(self, props: object) -> None: ...
-
-    async def poll(self) -> None: ...
 
     async def commit(self) -> None:
         self.commits += 1
@@ -88,6 +84,14 @@ class Bench:
         return found
 
 
+@asynccontextmanager
+async def entered(task: Quiet | None = None, **errors: bool) -> AsyncIterator[Bench]:
+    bench = Bench(task, ErrorSettings(**errors))
+    bench.delivery.enter()
+    yield bench
+    await bench.delivery.close(0)
+
+
 @in_virtual_time
 async def test_offsets_are_stored_up_to_the_first_record_that_is_missing() -> None:
     bench = Bench()
@@ -114,145 +118,128 @@ async def test_offsets_are_stored_up_to_the_first_record_that_is_missing() -> No
 
 @in_virtual_time
 async def test_the_end_does_not_wait_for_ever() -> None:
-    bench = Bench()
-    bench.delivery.enter()
-    await bench.send(record(1))
-    await bench.delivery.finish(failed=False)
-    assert asyncio.get_running_loop().time() == pytest.approx(0.5)
-    assert bench.stored() == {}
-    await bench.delivery.close(0)
+    async with entered() as bench:
+        await bench.send(record(1))
+        await bench.delivery.finish(failed=False)
+        assert asyncio.get_running_loop().time() == pytest.approx(0.5)
+        assert bench.stored() == {}
 
 
 @in_virtual_time
 async def test_the_task_hears_of_commits_also_where_nothing_was_stored() -> None:
-    bench = Bench()
-    bench.delivery.enter()
-    bench.delivery.enter()
-    await asyncio.sleep(3.5)
-    assert bench.task.commits == 3
-    assert bench.log.writes == []
-    await bench.delivery.close(0)
-    await asyncio.sleep(5)
-    assert bench.task.commits == 3
+    async with entered() as bench:
+        bench.delivery.enter()
+        await asyncio.sleep(3.5)
+        assert bench.task.commits == 3
+        assert bench.log.writes == []
+        await bench.delivery.close(0)
+        await asyncio.sleep(5)
+        assert bench.task.commits == 3
 
 
 @in_virtual_time
 async def test_a_record_counts_once_the_task_has_heard_of_it() -> None:
     task = Curious()
-    bench = Bench(task)
-    bench.delivery.enter()
-    first, second, third = record(1), record(2), record(3)
-    await bench.send(first, second)
-    bench.producer.ack(1)
-    bench.producer.ack(0)
-    await bench.delivery.dropped(third)
-    await bench.delivery.finish(failed=False)
-    assert [(one, metadata is None) for one, metadata in task.reported[:2]].count((third, True)) == 1
-    assert {id(one) for one, _ in task.reported} == {id(first), id(second), id(third)}
-    assert bench.stored() == {0: 2}
-    await bench.delivery.close(0)
+    async with entered(task) as bench:
+        first, second, third = record(1), record(2), record(3)
+        await bench.send(first, second)
+        bench.producer.ack(1)
+        bench.producer.ack(0)
+        await bench.delivery.dropped(third)
+        await bench.delivery.finish(failed=False)
+        assert [(one, metadata is None) for one, metadata in task.reported[:2]].count((third, True)) == 1
+        assert {id(one) for one, _ in task.reported} == {id(first), id(second), id(third)}
+        assert bench.stored() == {0: 2}
 
 
 @in_virtual_time
 async def test_a_send_that_fails_for_good_fails_the_next_send_and_poll() -> None:
-    bench = Bench()
-    bench.delivery.enter()
-    await bench.send(record(1), record(2))
-    bench.producer.fail(PermanentError("too large"))
-    bench.producer.ack()
-    with pytest.raises(SendFailed, match="from producer send callback") as raised:
-        bench.delivery.before_poll()
-    assert str(raised.value.__cause__) == "too large"
-    with pytest.raises(SendFailed):
-        await bench.send(record(3))
-    began_s = asyncio.get_running_loop().time()
-    await bench.delivery.finish(failed=True)
-    # What has failed is not waited for, and stays in the way of what was sent after it.
-    assert asyncio.get_running_loop().time() - began_s < 0.5
-    assert bench.stored() == {}
-    await bench.delivery.close(0)
+    async with entered() as bench:
+        await bench.send(record(1), record(2))
+        bench.producer.fail(PermanentError("too large"))
+        bench.producer.ack()
+        with pytest.raises(SendFailed, match="from producer send callback") as raised:
+            bench.delivery.before_poll()
+        assert str(raised.value.__cause__) == "too large"
+        with pytest.raises(SendFailed):
+            await bench.send(record(3))
+        began_s = asyncio.get_running_loop().time()
+        await bench.delivery.finish(failed=True)
+        # What has failed is not waited for, and stays in the way of what was sent after it.
+        assert asyncio.get_running_loop().time() - began_s < 0.5
+        assert bench.stored() == {}
 
 
 @in_virtual_time
 async def test_a_tolerated_failure_is_passed_over() -> None:
     task = Curious()
-    bench = Bench(task, ErrorSettings(tolerates_all=True))
-    bench.delivery.enter()
-    await bench.send(record(1), record(2))
-    bench.producer.fail(PermanentError("too large"))
-    bench.producer.ack()
-    await bench.delivery.finish(failed=False)
-    assert bench.stored() == {0: 2}
-    assert [metadata is None for _, metadata in task.reported] == [True, False]
-    assert (bench.counters.skipped, bench.counters.written) == (1, 1)
-    await bench.delivery.close(0)
+    async with entered(task, tolerates_all=True) as bench:
+        await bench.send(record(1), record(2))
+        bench.producer.fail(PermanentError("too large"))
+        bench.producer.ack()
+        await bench.delivery.finish(failed=False)
+        assert bench.stored() == {0: 2}
+        assert [metadata is None for _, metadata in task.reported] == [True, False]
+        assert (bench.counters.skipped, bench.counters.written) == (1, 1)
 
 
 @in_virtual_time
 async def test_what_would_be_taken_alone_is_not_passed_over() -> None:
-    bench = Bench(Curious(), ErrorSettings(tolerates_all=True))
-    bench.delivery.enter()
-    await bench.send(record(1))
-    bench.producer.fail(BatchRefused("lower batch.size"))
-    with pytest.raises(SendFailed):
-        bench.delivery.before_poll()
-    await bench.delivery.finish(failed=True)
-    assert bench.stored() == {}
-    await bench.delivery.close(0)
+    async with entered(Curious(), tolerates_all=True) as bench:
+        await bench.send(record(1))
+        bench.producer.fail(BatchRefused("lower batch.size"))
+        with pytest.raises(SendFailed):
+            bench.delivery.before_poll()
+        await bench.delivery.finish(failed=True)
+        assert bench.stored() == {}
 
 
 @in_virtual_time
 async def test_what_the_producer_does_not_take_is_not_waited_for() -> None:
-    bench = Bench()
-    bench.delivery.enter()
-    await bench.send(record(1))
-    bench.producer.refusing.extend([RetriableError("no metadata"), PermanentError("never")])
-    with pytest.raises(RetriableError):
+    async with entered() as bench:
+        await bench.send(record(1))
+        bench.producer.refusing.extend([RetriableError("no metadata"), PermanentError("never")])
+        with pytest.raises(RetriableError):
+            await bench.send(record(2))
+        with pytest.raises(SendFailed, match="trying to send"):
+            await bench.send(record(2))
         await bench.send(record(2))
-    with pytest.raises(SendFailed, match="trying to send"):
-        await bench.send(record(2))
-    await bench.send(record(2))
-    bench.producer.ack()
-    bench.producer.ack()
-    await bench.delivery.finish(failed=False)
-    assert bench.stored() == {0: 2}
-    await bench.delivery.close(0)
+        bench.producer.ack()
+        bench.producer.ack()
+        await bench.delivery.finish(failed=False)
+        assert bench.stored() == {0: 2}
 
 
 @pytest.mark.parametrize("slow", [True, False])
 @in_virtual_time
 async def test_a_flush_that_fails_is_made_up_for(slow: bool) -> None:
-    bench = Bench()
-    bench.log.refusing = RetriableError("away")
-    bench.log.slow_s = 0.8 if slow else 0
-    bench.delivery.enter()
-    await bench.send(record(1), record(1, partition=1))
-    bench.producer.ack()
-    bench.producer.ack()
-    await asyncio.sleep(2)
-    assert bench.counters.commits_well.last == 0
-    assert bench.task.commits == 0
-    await bench.send(record(2))
-    bench.producer.ack()
-    bench.log.refusing, bench.log.slow_s = None, 0
-    await asyncio.sleep(2)
-    assert bench.stored() == {0: 2, 1: 1}
-    assert bench.task.commits == 2
-    await bench.delivery.close(0)
+    async with entered() as bench:
+        bench.log.refusing = RetriableError("away")
+        bench.log.slow_s = 0.8 if slow else 0
+        await bench.send(record(1), record(1, partition=1))
+        bench.producer.ack()
+        bench.producer.ack()
+        await asyncio.sleep(2)
+        assert bench.counters.commits_well.last == 0
+        assert bench.task.commits == 0
+        await bench.send(record(2))
+        bench.producer.ack()
+        bench.log.refusing, bench.log.slow_s = None, 0
+        await asyncio.sleep(2)
+        assert bench.stored() == {0: 2, 1: 1}
+        assert bench.task.commits == 2
 
 
 @in_virtual_time
 async def test_records_under_way_are_bounded() -> None:
-    bench = Bench()
-    bench.delivery.enter()
-    sending = asyncio.create_task(bench.send(*(record(number) for number in range(10_050))))
-    await asyncio.sleep(0.01)
-    assert len(bench.producer.under_way) == 10_000
-    for _ in range(60):
-        bench.producer.ack()
-    await asyncio.sleep(0.01)
-    assert sending.done()
-    await bench.delivery.close(0)
+    async with entered() as bench:
+        sending = asyncio.create_task(bench.send(*(record(number) for number in range(10_050))))
+        await asyncio.sleep(0.01)
+        assert len(bench.producer.under_way) == 10_000
+        for _ in range(60):
+            bench.producer.ack()
+        await asyncio.sleep(0.01)
+        assert sending.done()
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), SystemExit(1)], ids=repr)
@@ -266,15 +253,13 @@ async def test_a_task_that_cannot_hear_of_a_record_does_not_hold_up_the_others(e
             await super().commit_record(record, metadata)
 
     task = Broken()
-    bench = Bench(task)
-    bench.delivery.enter()
-    await bench.send(record(1), record(2))
-    bench.producer.ack()
-    bench.producer.ack()
-    await bench.delivery.finish(failed=False)
-    assert len(task.reported) == 2
-    assert bench.stored() == {0: 2}
-    await bench.delivery.close(0)
+    async with entered(task) as bench:
+        await bench.send(record(1), record(2))
+        bench.producer.ack()
+        bench.producer.ack()
+        await bench.delivery.finish(failed=False)
+        assert len(task.reported) == 2
+        assert bench.stored() == {0: 2}
 
 
 @in_virtual_time
@@ -348,12 +333,3 @@ def _wanted(everything: list[Submitted]) -> dict[bytes, int]:
         if one.key not in blocked:
             wanted[one.key] = number
     return wanted
-
-
-def test_acknowledging_twice_counts_once() -> None:
-    records = SubmittedRecords()
-    one = records.submit(b"a", {})
-    records.submit(b"a", {})
-    records.ack(one)
-    records.ack(one)
-    assert records.unacked == 1

@@ -13,18 +13,12 @@ from hypothesis import strategies as st
 from connect.api.convert import DataError
 from connect.core.errors import PermanentError, RetriableError, SecurityError
 from connect.kafka.log.producer import OutRecord
-from connect.runtime.task.connector_offsets import (
-    ConnectorOffsets,
-    OffsetTopic,
-    PendingOffsets,
-    encoded_key,
-    encoded_offset,
-)
+from connect.runtime.task import connector_offsets
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.work import MemoryLog, memory_topic
 
 P0, P1 = {"p": 0}, {"p": 1}
-K0, K1 = encoded_key("c", P0), encoded_key("c", P1)
+K0, K1 = connector_offsets.encoded_key("c", P0), connector_offsets.encoded_key("c", P1)
 
 
 class TwoTopics:
@@ -33,7 +27,7 @@ class TwoTopics:
     def __init__(self) -> None:
         own, self.own = memory_topic("own")
         worker, self.worker = memory_topic("worker")
-        self.offsets = ConnectorOffsets("c", own, worker)
+        self.offsets = connector_offsets.ConnectorOffsets("c", own, worker)
 
 
 def written(log: MemoryLog) -> list[dict[bytes, bytes | None]]:
@@ -43,17 +37,17 @@ def written(log: MemoryLog) -> list[dict[bytes, bytes | None]]:
 @pytest.mark.parametrize("bad", [{1: "a"}, {"a": [1]}, {"a": {"b": 1}}, {"a": b"c"}, None, "text"])
 def test_what_is_no_partition_is_refused(bad: Any) -> None:
     with pytest.raises(DataError):
-        encoded_key("c", bad)
-    assert encoded_offset(None) is None
+        connector_offsets.encoded_key("c", bad)
+    assert connector_offsets.encoded_offset(None) is None
 
 
 @in_virtual_time
 async def test_one_topic_is_read_to_its_end_before_an_answer() -> None:
     topic, log = memory_topic()
-    offsets = ConnectorOffsets("c", topic)
+    offsets = connector_offsets.ConnectorOffsets("c", topic)
     assert await offsets.offset(P0) is None
     log.put(K0, b'{"n":1}')
-    log.put(encoded_key("other", P1), b'{"n":9}')
+    log.put(connector_offsets.encoded_key("other", P1), b'{"n":9}')
     assert await offsets.offsets([P0, P1]) == [{"n": 1}, None]
     assert await offsets.all() == [(P0, {"n": 1})]
     log.put(K0, None)
@@ -65,10 +59,10 @@ async def test_one_topic_is_read_to_its_end_before_an_answer() -> None:
 @in_virtual_time
 async def test_of_a_topic_made_anew_only_what_it_says_now_holds() -> None:
     topic, log = memory_topic()
-    offsets = ConnectorOffsets("c", topic)
+    offsets = connector_offsets.ConnectorOffsets("c", topic)
     log.put(K0, b'{"n":1}')
     log.reset_log()
-    log.put(encoded_key("c", P1), b'{"n":2}')
+    log.put(connector_offsets.encoded_key("c", P1), b'{"n":2}')
     assert await offsets.all() == [(P1, {"n": 2})]
     assert await offsets.offset(P0) is None
 
@@ -83,7 +77,7 @@ async def test_reading_waits_while_the_log_is_behind() -> None:
             raise error
 
     log.read_to_end = read_to_end  # type: ignore[method-assign]
-    assert await ConnectorOffsets("c", topic).offset(P0) is None
+    assert await connector_offsets.ConnectorOffsets("c", topic).offset(P0) is None
 
 
 @in_virtual_time
@@ -140,7 +134,7 @@ async def test_what_the_workers_topic_refuses_harms_nobody(caplog: pytest.LogCap
 async def test_what_many_store_at_once_is_written_together() -> None:
     topic, log = memory_topic()
     log.slow_s = 1.0
-    keys = [encoded_key(f"c{number}", P0) for number in range(500)]
+    keys = [connector_offsets.encoded_key(f"c{number}", P0) for number in range(500)]
     impatient = asyncio.create_task(topic.write({K1: b"{}"}))
     waiting = [asyncio.create_task(topic.write({key: b"{}"})) for key in keys]
     await asyncio.sleep(0.5)
@@ -165,7 +159,7 @@ async def test_what_many_store_at_once_is_written_together() -> None:
     assert [type(each.exception()) for each in late] == [RetriableError] * 2
 
 
-def refusing(error: Exception, key: bytes) -> tuple[OffsetTopic, list[int]]:
+def refusing(error: Exception, key: bytes) -> tuple[connector_offsets.OffsetTopic, list[int]]:
     """A topic that never takes a write with ``key`` in it, and how many records each attempt had."""
     attempts: list[int] = []
 
@@ -176,13 +170,13 @@ def refusing(error: Exception, key: bytes) -> tuple[OffsetTopic, list[int]]:
         if key in [record.key for record in wanted]:
             raise error
 
-    return OffsetTopic("offsets", cast(Any, MemoryLog), write), attempts
+    return connector_offsets.OffsetTopic("offsets", cast(Any, MemoryLog), write), attempts
 
 
 @in_virtual_time
 async def test_one_offset_that_can_never_be_written_is_in_nobody_elses_way() -> None:
     topic, attempts = refusing(PermanentError("too large"), K1)
-    keys = [K0, K1, *(encoded_key(f"c{number}", P0) for number in range(200))]
+    keys = [K0, K1, *(connector_offsets.encoded_key(f"c{number}", P0) for number in range(200))]
     outcomes = await asyncio.gather(*(topic.write({key: b"{}"}) for key in keys), return_exceptions=True)
     assert [str(outcome) for outcome in outcomes if outcome is not None] == ["too large"]
     assert str(outcomes[1]) == "too large"
@@ -234,7 +228,7 @@ async def test_what_nobody_waits_for_any_more_is_left_out_of_the_next_attempt() 
         logs.append(Retrying(*callbacks))
         return logs[0]
 
-    topic = OffsetTopic("offsets", cast(Any, opened))
+    topic = connector_offsets.OffsetTopic("offsets", cast(Any, opened))
     logs[0].refusing = RetriableError("no leader")
     late, patient = asyncio.create_task(topic.write({K1: b"1"})), asyncio.create_task(topic.write({K0: b"2"}))
     await asyncio.sleep(2.5)
@@ -245,7 +239,7 @@ async def test_what_nobody_waits_for_any_more_is_left_out_of_the_next_attempt() 
 
 
 def test_a_malformed_offset_is_refused_when_it_is_to_be_stored() -> None:
-    pending = PendingOffsets()
+    pending = connector_offsets.PendingOffsets()
     bad: Any = {"a": [1]}
     pending.put(K0, bad)
     with pytest.raises(DataError, match="primitive types"):
@@ -256,7 +250,7 @@ def test_a_malformed_offset_is_refused_when_it_is_to_be_stored() -> None:
     st.lists(st.tuples(st.sampled_from(["put", "begin", "flushed", "cancel"]), st.integers(0, 3), st.integers(0, 9)))
 )
 def test_a_flush_that_fails_loses_nothing_and_brings_back_nothing_old(steps: list[tuple[str, int, int]]) -> None:
-    pending = PendingOffsets()
+    pending = connector_offsets.PendingOffsets()
     newest: dict[bytes, int] = {}  # not stored yet
     flushing: dict[bytes, int] | None = None
     for what, key, value in steps:
@@ -266,7 +260,7 @@ def test_a_flush_that_fails_loses_nothing_and_brings_back_nothing_old(steps: lis
             newest[name] = value
         elif what == "begin" and flushing is None:
             values = pending.begin_flush()
-            assert values == {each: encoded_offset({"n": number}) for each, number in newest.items()}
+            assert values == {each: connector_offsets.encoded_offset({"n": number}) for each, number in newest.items()}
             flushing, newest = (newest, {}) if values else (None, newest)
         elif what == "flushed":
             pending.flushed()

@@ -1,13 +1,11 @@
 """Exactly-once: what stands between begin and commit, and what does not."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 
 import pytest
 
-from connect.api.source import RecordMetadata, SourceRecord, SourceTask
+from connect.api.source import RecordMetadata, SourceRecord
 from connect.core.errors import PermanentError, RetriableError
 from connect.core.model import TaskId
 from connect.kafka.threads import PluginThread
@@ -18,20 +16,16 @@ from connect.runtime.task.record_delivery import OutgoingRecord, ProducerFenced,
 from connect.runtime.task.source_config import Boundaries, ConnectorBoundaries, Ending, IntervalBoundaries
 from connect.runtime.task.task_control import ClaimChecks, Interrupted, TaskCounters
 from tests.kit.virtual_time import in_virtual_time
-from tests.kit.work import Heard, ObedientProducer, memory_topic, record
+from tests.kit.work import Heard, ObedientProducer, QuietTask, memory_topic, record
 
 TASK = TaskId("c", 0)
 
 
-class LagReports(SourceTask):
+class LagReports(QuietTask):
     """Writes what it hears into the producer's log."""
 
     def __init__(self, log: list[str]) -> None:
         self._log = log
-
-    async def start(self, props: object) -> None: ...
-
-    async def poll(self) -> None: ...
 
     async def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
         self._log.append(f"{'left out' if metadata is None else 'told'} {record.value}")

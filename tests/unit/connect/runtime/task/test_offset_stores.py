@@ -1,7 +1,5 @@
 """Topics of connectors' own: followed once for all who use them, and one that hangs is in nobody else's way."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from typing import Any
@@ -101,9 +99,7 @@ async def test_a_cluster_that_does_not_answer_holds_up_nobody_else(stores: Offse
 
 
 @in_virtual_time
-async def test_a_transaction_that_a_killed_task_has_left_open_is_waited_for_by_who_asks_for_offsets(
-    stores: OffsetStores,
-) -> None:
+async def test_a_transaction_that_a_killed_task_left_open_is_waited_for(stores: OffsetStores) -> None:
     """The task that is to abort it is not made before its topic is opened."""
     offsets = await opened(stores, "open")
     await offsets.close()

@@ -97,9 +97,7 @@ async def test_what_is_wrong_with_a_record_is_its_outcome(error: Exception, kind
     ],
     ids=repr,
 )
-async def test_what_is_wrong_with_the_cluster_or_the_producer_is_raised(
-    error: Exception, kind: type[HeliographError]
-) -> None:
+async def test_what_is_wrong_with_cluster_or_producer_is_raised(error: Exception, kind: type[HeliographError]) -> None:
     with pytest.raises(kind):
         await outcome(refused_with(error))
 
