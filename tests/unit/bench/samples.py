@@ -1,5 +1,7 @@
 """Rows for tests."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from bench.rows import Latency, Result, Run

@@ -1,5 +1,7 @@
 """Stacks to a flame graph and to the functions that took most."""
 
+from __future__ import annotations
+
 from xml.etree import ElementTree
 
 from bench import flame

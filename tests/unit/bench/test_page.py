@@ -1,5 +1,7 @@
 """The page holds what was measured, says what was not, and the committed one is made of the committed results."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,7 @@
 """What is run, with whom, and for about how long."""
 
+from __future__ import annotations
+
 import pytest
 
 from bench.bed import BenchError, Contents

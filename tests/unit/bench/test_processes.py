@@ -1,5 +1,7 @@
 """CPU of a process tree is counted once, whoever exits."""
 
+from __future__ import annotations
+
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,5 +1,7 @@
 """Rows are kept and replaced by what they are about; ratios are made within a round."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

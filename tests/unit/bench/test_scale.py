@@ -1,5 +1,7 @@
 """The model of scale finds the costs of which loads were made, and says what a rate takes."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
 

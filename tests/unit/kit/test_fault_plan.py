@@ -1,5 +1,7 @@
 """The fault run's plan, and what a run must have done before it may say that all is well."""
 
+from __future__ import annotations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

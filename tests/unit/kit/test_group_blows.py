@@ -1,5 +1,7 @@
 """The judges of a group run: who made records of another's task, and which numbers never came."""
 
+from __future__ import annotations
+
 import pytest
 
 from tests.kit.group_faults import strays_of

@@ -1,5 +1,7 @@
 """How late workers were, over several looks."""
 
+from __future__ import annotations
+
 import math
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """The judge of moved consumers sees what was processed twice, or not at all."""
 
+from __future__ import annotations
+
 import pytest
 
 from tests.kit.moving import Processed, not_once

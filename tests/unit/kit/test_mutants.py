@@ -1,5 +1,7 @@
 """What ``make mutants`` makes of the changes that no test notices."""
 
+from __future__ import annotations
+
 import pytest
 
 from tests.kit.mutants import ROOT, WITHOUT_EFFECT, Mutant, mutants, verdict

@@ -1,5 +1,7 @@
 """The judge of moved offsets finds each kind of fault, and none where there is none."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 
 import pytest

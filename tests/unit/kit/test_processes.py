@@ -1,5 +1,7 @@
 """Roles in a process tree of the mirror's shape; nothing of Spark runs."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys

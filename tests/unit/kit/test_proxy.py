@@ -1,5 +1,7 @@
 """The fault proxy before a plain TCP server: every fault, and no byte lost or reordered that was not cut."""
 
+from __future__ import annotations
+
 import contextlib
 import random
 import signal

@@ -1,5 +1,7 @@
 """The judge of REST answers: it sees every difference, and excuses the meant ones alone."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from tests.interop.rest.answers import Answer, normalise

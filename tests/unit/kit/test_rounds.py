@@ -1,5 +1,7 @@
 """The kill run's plan and its reading of the log."""
 
+from __future__ import annotations
+
 from collections import Counter
 
 import pytest

@@ -1,5 +1,7 @@
 """The judge of sequence numbers against a naive twin."""
 
+from __future__ import annotations
+
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,5 +1,7 @@
 """A REST server with a dict for a herder, on a port of its own."""
 
+from __future__ import annotations
+
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any

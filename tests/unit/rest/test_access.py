@@ -1,5 +1,7 @@
 """Who may do what: the rules, and a server whose users have passwords, tokens and certificates."""
 
+from __future__ import annotations
+
 import asyncio
 import base64
 import contextlib

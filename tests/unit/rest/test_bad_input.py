@@ -1,5 +1,7 @@
 """Malformed requests get Java's status, the server continues, and nothing half-read reaches the herder."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import logging

@@ -1,5 +1,7 @@
 """Bodies as Jackson reads them, and states as REST shows them."""
 
+from __future__ import annotations
+
 import json
 from typing import Any
 

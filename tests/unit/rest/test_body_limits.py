@@ -1,5 +1,7 @@
 """Bodies that are larger than a worker takes: refused while they come, at a cost that no loop and no memory feels."""
 
+from __future__ import annotations
+
 import asyncio
 import socket
 import threading

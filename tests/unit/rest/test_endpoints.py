@@ -1,5 +1,7 @@
 """Every endpoint against its row in Kafka's REST API: status, body, header, and what reaches the herder."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

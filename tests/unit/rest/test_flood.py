@@ -1,5 +1,7 @@
 """2,000 sockets that are idle or stop half way: others are still answered, on REST and on the control link."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import socket

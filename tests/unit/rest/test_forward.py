@@ -1,5 +1,7 @@
 """Requests that another worker must answer: two hops at most, and what is passed on each way."""
 
+from __future__ import annotations
+
 import asyncio
 import traceback
 from collections.abc import AsyncIterator, Callable, Mapping

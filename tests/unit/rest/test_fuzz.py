@@ -1,5 +1,7 @@
 """Bodies by chance for each endpoint that takes one: documented answers only, of bounded length."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import re

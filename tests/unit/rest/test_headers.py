@@ -1,5 +1,7 @@
 """Cross-origin requests, and the header rules of a worker's file."""
 
+from __future__ import annotations
+
 from email.utils import formatdate
 
 import pytest

@@ -1,5 +1,7 @@
 """Listeners: where they are bound, what is served where, what is advertised, and how all of it ends."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import socket

@@ -1,5 +1,7 @@
 """Traces of REST requests and of the steps of an operation, with OpenTelemetry's exporter to memory."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
 from collections.abc import Iterator

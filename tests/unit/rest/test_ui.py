@@ -1,5 +1,7 @@
 """The dashboard's files, data and events, without a browser."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 from collections.abc import AsyncIterator

@@ -1,5 +1,7 @@
 """The dashboard of a flow whose tasks run on two workers: what both know is added up, and a silent one is named."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager

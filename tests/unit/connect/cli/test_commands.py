@@ -1,5 +1,7 @@
 """The commands as processes: what a wrong file or argument ends in, and what is loaded on the way."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
 from importlib.metadata import version

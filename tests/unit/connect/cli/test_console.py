@@ -1,5 +1,7 @@
 """Errors as one line, exit codes, log lines."""
 
+from __future__ import annotations
+
 import asyncio
 import io
 import json

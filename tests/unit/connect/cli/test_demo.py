@@ -1,5 +1,7 @@
 """The demo's parts that need no broker: its records, its counters and its words."""
 
+from __future__ import annotations
+
 from itertools import islice
 
 import orjson

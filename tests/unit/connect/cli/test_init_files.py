@@ -1,5 +1,7 @@
 """``heliograph init``: what it writes can be used, what is there stays, and what is missing is said or asked."""
 
+from __future__ import annotations
+
 import codecs
 import os
 import pty

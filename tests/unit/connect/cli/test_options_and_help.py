@@ -1,5 +1,7 @@
 """Every command teaches by examples that it takes itself, and shells can complete all of them."""
 
+from __future__ import annotations
+
 import os
 import re
 import shlex

@@ -1,5 +1,7 @@
 """The table of ``heliograph plan`` on a narrow terminal."""
 
+from __future__ import annotations
+
 import pytest
 from rich.console import Console
 

@@ -1,5 +1,7 @@
 """Speeds and lags from counters."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 import pytest

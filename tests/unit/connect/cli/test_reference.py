@@ -1,5 +1,7 @@
 """``docs/reference`` against the declarations that it is made from."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,7 @@
 """Entries of the audit topic: their format, which keys of a config have changed, and who takes a worker's changes."""
 
+from __future__ import annotations
+
 import json
 import logging
 from collections.abc import Mapping

@@ -1,5 +1,7 @@
 """Strimzi's rule of automatic restarts."""
 
+from __future__ import annotations
+
 from itertools import pairwise
 
 import pytest

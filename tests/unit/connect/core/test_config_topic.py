@@ -1,5 +1,7 @@
 """The config topic: Java's bytes, each trap of the fold, and what compaction may do to a log that workers wrote."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,5 +1,7 @@
 """Errors as one clear line, and as values that travel."""
 
+from __future__ import annotations
+
 import pickle
 
 import pytest

@@ -1,5 +1,7 @@
 """Texts of Java (``Double.toString``, Jackson), and JSON of strangers, which is counted before it is read."""
 
+from __future__ import annotations
+
 import json
 import math
 import struct

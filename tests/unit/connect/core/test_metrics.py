@@ -1,5 +1,7 @@
 """Counts and times over a moving window, as Kafka's ``SampledStat`` has them."""
 
+from __future__ import annotations
+
 import math
 
 from hypothesis import given

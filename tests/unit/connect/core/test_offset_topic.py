@@ -1,5 +1,7 @@
 """Java's bytes for source offsets, and the fold of their topic."""
 
+from __future__ import annotations
+
 from itertools import permutations
 
 import pytest

@@ -1,5 +1,7 @@
 """What restart requests restart, and which of several is kept."""
 
+from __future__ import annotations
+
 import pytest
 
 from connect.core.model import ConnectorStateInfo, RestartRequest, State, Status, TaskId, plan_restart

@@ -1,5 +1,7 @@
 """Signatures against published vectors, the check's order, and when a key has had its time."""
 
+from __future__ import annotations
+
 import base64
 
 import pytest

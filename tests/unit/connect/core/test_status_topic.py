@@ -1,5 +1,7 @@
 """The status topic: Java's bytes, the fold, and when a safe write is left out."""
 
+from __future__ import annotations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,5 +1,7 @@
 """Ports of brokers, and their properties."""
 
+from __future__ import annotations
+
 import socket
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Which Java is found, and archives of classes in the cache folder."""
 
+from __future__ import annotations
+
 import logging
 import os
 import subprocess

@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import io
 import sys
 from collections.abc import Sequence

@@ -1,5 +1,7 @@
 """Tasks end with their scope; pauses between attempts grow, and their log is short."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 

@@ -1,5 +1,7 @@
 """Warnings by their causes: one of each in a minute, whichever part of the process meets it first."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Iterator
 

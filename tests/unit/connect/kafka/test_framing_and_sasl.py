@@ -1,5 +1,7 @@
 """Frames out of a byte stream, however it is cut."""
 
+from __future__ import annotations
+
 import asyncio
 import ssl
 import struct

@@ -1,5 +1,7 @@
 """The list of plugins against the classes it names."""
 
+from __future__ import annotations
+
 from connect.api.convert import Converter, HeaderConverter, Predicate, Transformation
 from connect.api.plugins import PluginDescription, PluginKind
 from connect.api.source import SourceConnector

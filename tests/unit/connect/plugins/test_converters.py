@@ -1,5 +1,7 @@
 """The bytes that Kafka's converters write, and JsonConverter's JSON with and without schemas."""
 
+from __future__ import annotations
+
 import base64
 import json
 import math

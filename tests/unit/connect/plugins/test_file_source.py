@@ -1,5 +1,7 @@
 """The file source, after Java's ``FileStreamSourceTaskTest`` and ``-ConnectorTest``."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Texts and what they mean: SimpleHeaderConverter, after the vectors of Java's ``ValuesTest``."""
 
+from __future__ import annotations
+
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any

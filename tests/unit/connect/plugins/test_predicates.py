@@ -1,5 +1,7 @@
 """Predicates."""
 
+from __future__ import annotations
+
 import pytest
 
 from connect.api.source import Header, SourceRecord

@@ -1,5 +1,7 @@
 """Java's date patterns; the texts are what ``java.text.SimpleDateFormat`` gives in UTC and English."""
 
+from __future__ import annotations
+
 from datetime import UTC, datetime, timedelta
 
 import pytest

@@ -1,5 +1,7 @@
 """TimestampConverter, after the vectors of Java's ``TimestampConverterTest``."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any

@@ -1,5 +1,7 @@
 """Single message transforms, after the vectors of Java's own tests."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any

@@ -1,5 +1,7 @@
 """The audit's queue when the worker stops."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 from unittest.mock import Mock

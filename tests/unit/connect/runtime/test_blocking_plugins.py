@@ -1,5 +1,7 @@
 """Connectors and tasks of plain functions that block; the cases of Kafka's ``BlockingConnectorTest``."""
 
+from __future__ import annotations
+
 import asyncio
 import subprocess
 import sys

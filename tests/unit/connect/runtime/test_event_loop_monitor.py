@@ -1,5 +1,7 @@
 """A blocked loop is reported once, with the task that blocks it; a running loop never is."""
 
+from __future__ import annotations
+
 import asyncio
 import gc
 import logging

@@ -1,5 +1,7 @@
 """What a worker says of a class that it does not have, and that a Java leader gave it."""
 
+from __future__ import annotations
+
 import re
 from types import SimpleNamespace
 from typing import Any

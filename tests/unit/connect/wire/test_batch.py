@@ -1,5 +1,7 @@
 """The header view and its rewrite, for random batches and headers."""
 
+from __future__ import annotations
+
 from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,5 +1,7 @@
 """Any bytes from a broker or a log: each decoder has documented outcomes only, and takes bounded time and memory."""
 
+from __future__ import annotations
+
 import struct
 import subprocess
 import sys

@@ -1,5 +1,7 @@
 """The hand-cut messages against the library's codec, for random values."""
 
+from __future__ import annotations
+
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.consumer.fetch import FetchResponse

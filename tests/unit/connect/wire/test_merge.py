@@ -1,5 +1,7 @@
 """A merged batch holds the records of its parts, as Kafka's clients write them."""
 
+from __future__ import annotations
+
 import random
 import struct
 from types import ModuleType

@@ -1,5 +1,7 @@
 """Records taken out of a batch and put into one: any header keys, every codec, never beyond the limit."""
 
+from __future__ import annotations
+
 import random
 import struct
 import tracemalloc

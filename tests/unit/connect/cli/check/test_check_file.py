@@ -1,5 +1,7 @@
 """``heliograph check`` of single values: the same answer in every kind of file."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,7 @@
 """``heliograph check`` of how clusters are reached: without asking them, and of which are asked."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping
 from pathlib import Path

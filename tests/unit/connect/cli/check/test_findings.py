@@ -1,5 +1,7 @@
 """``heliograph check`` of files alone: what they are taken for, and each objection with its line."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Sequence
 from pathlib import Path

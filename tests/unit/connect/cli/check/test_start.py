@@ -1,5 +1,7 @@
 """A start warns of nothing, and is refused for nothing, that ``heliograph check`` did not say of the file."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import re

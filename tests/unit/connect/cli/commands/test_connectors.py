@@ -1,5 +1,7 @@
 """``heliograph connectors`` against a REST server: what is asked of it, what is shown, and how it ends."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import threading

@@ -1,5 +1,7 @@
 """The words of ``heliograph failover``: few options, the source found in the file, and old forms with a warning."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 from dataclasses import replace

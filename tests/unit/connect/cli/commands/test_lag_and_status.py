@@ -1,5 +1,7 @@
 """``heliograph lag``: headline of a flow, and the address of its worker; ``heliograph status``."""
 
+from __future__ import annotations
+
 import os
 import signal
 import socket

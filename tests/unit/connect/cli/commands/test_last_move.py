@@ -1,5 +1,7 @@
 """Which failover the status names as the cause that a flow is stopped."""
 
+from __future__ import annotations
+
 from connectors.failover.journal import FailoverRun, GroupBefore, RunState, last_move
 
 MOVED = {"billing": (GroupBefore("billing", "us.orders", 0, None, "", 120),)}

@@ -1,5 +1,7 @@
 """What pages of ``docs`` show of commands is what these print; files of ``heliograph offsets``."""
 
+from __future__ import annotations
+
 import re
 from dataclasses import replace
 from pathlib import Path

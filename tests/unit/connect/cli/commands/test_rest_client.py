@@ -1,5 +1,7 @@
 """Which worker a failover stops a flow by: one that runs other flows has answered all the same."""
 
+from __future__ import annotations
+
 import socket
 from collections.abc import Sequence
 from contextlib import ExitStack

@@ -1,5 +1,7 @@
 """Tests of the output of ``heliograph takeover``."""
 
+from __future__ import annotations
+
 import pytest
 
 from connect.cli import tables

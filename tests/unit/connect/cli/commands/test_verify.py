@@ -1,5 +1,7 @@
 """``heliograph verify``: options that are refused before Spark starts, exit codes, and the end of ``--watch``."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 import re

@@ -1,5 +1,7 @@
 """What a worker of a Connect group says when it starts."""
 
+from __future__ import annotations
+
 import logging
 
 import pytest

@@ -1,5 +1,7 @@
 """Arguments as Java takes them, and the life of a MirrorMaker under the command."""
 
+from __future__ import annotations
+
 import asyncio
 import subprocess
 import sys

@@ -1,5 +1,7 @@
 """MirrorMaker 1's command line: what the old documentation shows, and what is wrong."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

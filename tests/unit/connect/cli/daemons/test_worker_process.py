@@ -1,5 +1,7 @@
 """TLS of the REST server from a worker's properties, and the metrics of a process without workers."""
 
+from __future__ import annotations
+
 import re
 import ssl
 import time

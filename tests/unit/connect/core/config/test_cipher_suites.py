@@ -1,5 +1,7 @@
 """Java's names of cipher suites."""
 
+from __future__ import annotations
+
 import ssl
 
 import pytest

@@ -1,5 +1,7 @@
 """Which client settings a connector may override."""
 
+from __future__ import annotations
+
 import pytest
 
 from connect.core.config.client_settings import OverridePolicy, make_policy

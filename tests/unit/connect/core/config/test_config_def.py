@@ -1,5 +1,7 @@
 """Settings as data, against what a running Kafka 4.3 answers to the same values."""
 
+from __future__ import annotations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,5 +1,7 @@
 """References to config providers in values."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

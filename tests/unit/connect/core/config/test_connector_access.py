@@ -1,5 +1,7 @@
 """What a connector's config may make a worker read, fetch or connect to."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,7 @@
 """Keys that Java's workers heed and nothing here reads: each has a word, and no other."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 

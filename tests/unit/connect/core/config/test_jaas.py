@@ -1,5 +1,7 @@
 """The JAAS line as people write it; what each comes to was asked of Kafka 4.3's ``JaasContext``."""
 
+from __future__ import annotations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

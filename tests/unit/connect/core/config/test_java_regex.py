@@ -1,5 +1,7 @@
 """Java's expressions in Python's dialect; which names match was asked of ``java.util.regex``."""
 
+from __future__ import annotations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -4,6 +4,8 @@ A line of ``java_settings.tsv``: where it is declared, name, type, default (``=`
 place in it, width, name in a form. ``security`` stands once for all that have it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from pathlib import Path
 

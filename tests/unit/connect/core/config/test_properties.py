@@ -1,5 +1,7 @@
 """Properties files: Java's syntax, and errors that name file and line."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,7 @@
 """Listeners and header rules."""
 
+from __future__ import annotations
+
 import pytest
 
 from connect.core.config.config_def import InvalidValue

@@ -1,5 +1,7 @@
 """A worker's settings: Java's defaults, and what is refused before anything starts."""
 
+from __future__ import annotations
+
 import pytest
 
 from connect.core.config.config_def import Required

@@ -1,5 +1,7 @@
 """Who runs what: stories that Java's assignor tells in its own tests, a naive twin, and what must always hold."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

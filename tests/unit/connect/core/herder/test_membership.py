@@ -1,5 +1,7 @@
 """The group protocol's bytes: by hand, as Java reads them, and as we read what Java or anybody else writes."""
 
+from __future__ import annotations
+
 import struct
 import tracemalloc
 from contextlib import suppress

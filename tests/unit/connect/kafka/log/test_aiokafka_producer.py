@@ -1,5 +1,7 @@
 """The library's producer where we use its inside: fails when an upgrade changes that."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace

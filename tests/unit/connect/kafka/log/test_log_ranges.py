@@ -1,5 +1,7 @@
 """Ranges of offsets of a log, and what is read of them."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,5 +1,7 @@
 """Tokens of cloud providers: what their libraries, which are faked, are given, and the token that comes of it."""
 
+from __future__ import annotations
+
 import base64
 import json
 import sys

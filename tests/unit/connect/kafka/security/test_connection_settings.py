@@ -1,5 +1,7 @@
 """A Java client's properties as arguments of the Python clients."""
 
+from __future__ import annotations
+
 import inspect
 import json
 import re

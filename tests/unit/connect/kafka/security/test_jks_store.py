@@ -1,5 +1,7 @@
 """A store that Java's keytool made is read, and hostile bytes are refused with one of two errors."""
 
+from __future__ import annotations
+
 import base64
 
 import pytest

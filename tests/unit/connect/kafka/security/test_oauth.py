@@ -1,5 +1,7 @@
 """Tokens: unsecured ones made here, and those that an endpoint gives."""
 
+from __future__ import annotations
+
 import base64
 import json
 import threading

@@ -1,5 +1,7 @@
 """What a broker may send in a SCRAM exchange."""
 
+from __future__ import annotations
+
 import asyncio
 import base64
 import hashlib

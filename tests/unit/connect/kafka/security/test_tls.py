@@ -1,5 +1,7 @@
 """Trust and key stores of every kind, shown by a TLS handshake in memory."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import ssl

@@ -1,5 +1,7 @@
 """Levels of loggers by Java's names."""
 
+from __future__ import annotations
+
 import logging
 import uuid
 from collections.abc import Iterator

@@ -1,5 +1,7 @@
 """What a worker says it is doing, in Java's sentences."""
 
+from __future__ import annotations
+
 import pytest
 
 from connect.runtime.herder.rebalance_stages import Rebalances, Stages

@@ -1,5 +1,7 @@
 """What connectors tell of themselves: found, refused, without secrets."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 

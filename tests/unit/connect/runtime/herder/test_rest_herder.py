@@ -1,5 +1,7 @@
 """What a worker answers its group's others."""
 
+from __future__ import annotations
+
 import asyncio
 from dataclasses import fields
 from types import SimpleNamespace

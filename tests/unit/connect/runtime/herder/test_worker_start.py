@@ -1,5 +1,7 @@
 """Whether a group is joined at once, or when the engine of its connectors is up."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 

@@ -1,5 +1,7 @@
 """Keys of transforms, predicates and converters that nothing reads are named, once, and no others."""
 
+from __future__ import annotations
+
 import pytest
 
 from connect.api.convert import Transformation

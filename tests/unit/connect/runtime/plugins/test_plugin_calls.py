@@ -1,5 +1,7 @@
 """What authors of plugins raise: it fails their connector or task, and ends nothing else."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Mapping
 from typing import Any

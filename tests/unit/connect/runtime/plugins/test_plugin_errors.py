@@ -1,5 +1,7 @@
 """Errors as text, without secrets."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

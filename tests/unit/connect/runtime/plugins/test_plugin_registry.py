@@ -1,5 +1,7 @@
 """How plugins are found by name, kind and version, and how they are listed."""
 
+from __future__ import annotations
+
 from importlib.metadata import EntryPoint
 
 import pytest

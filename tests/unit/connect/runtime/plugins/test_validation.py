@@ -1,5 +1,7 @@
 """What REST answers about a connector's config before it is stored."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import orjson

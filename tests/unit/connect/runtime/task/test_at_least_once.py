@@ -1,5 +1,7 @@
 """At-least-once: offsets follow acknowledgements, in order, and errors are not lost."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 from collections.abc import AsyncIterator

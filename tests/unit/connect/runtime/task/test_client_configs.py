@@ -1,5 +1,7 @@
 """Which keys reach which client of a connector."""
 
+from __future__ import annotations
+
 import pytest
 
 from connect.core.config.worker_config import WorkerConfig

@@ -1,5 +1,7 @@
 """Exactly-once: what stands between begin and commit, and what does not."""
 
+from __future__ import annotations
+
 import asyncio
 from functools import partial
 

@@ -1,5 +1,7 @@
 """Topics of connectors' own: followed once for all who use them, and one that hangs is in nobody else's way."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Mapping
 from typing import Any

@@ -1,5 +1,7 @@
 """Errors of records: tried again, tolerated, or fatal."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 from collections.abc import Callable, Iterator

@@ -1,5 +1,7 @@
 """The loop of a source task, in a runner, with a producer that obeys the test."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
