@@ -44,11 +44,8 @@ Offsets = dict[TopicPartition, OffsetAndMetadata]
 
 class MirrorClient:
     """Queries one cluster. Every call raises :class:`~connect.core.errors.HeliographError`: a RetriableError if the
-    cluster does not answer, a SecurityError if a right is missing.
-
-    Raises:
-        ConfigError: A property is missing or invalid.
-    """
+    cluster does not answer, a SecurityError if a right is missing. Raises ConfigError if a property is missing or
+    invalid."""
 
     def __init__(self, props: Mapping[str, str]) -> None:
         self.replication_policy: ReplicationPolicy = make_policy(props)
@@ -97,11 +94,9 @@ class MirrorClient:
         }
 
     async def remote_consumer_offsets(self, group: str, remote_alias: str, timeout_s: float) -> Offsets:
-        """Return where a group of the cluster ``remote_alias`` continues here, by its checkpoints.
-
-        Raises RetriableError if reading takes longer than ``timeout_s``; Java then returns a part, by which a group
-        could go back. Empty without checkpoints.
-        """
+        """Return where a group of the cluster ``remote_alias`` continues here, by its checkpoints. Raises
+        RetriableError if reading takes longer than ``timeout_s``; Java then returns a part, by which a group could go
+        back. Empty without checkpoints."""
         return (await self._checkpoints(lambda name: name == group, remote_alias, timeout_s)).get(group, {})
 
     async def remote_consumer_offsets_of(

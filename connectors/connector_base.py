@@ -70,16 +70,12 @@ def mirror_record(
 
 
 class Schedule:
-    """Jobs of one connector (Kafka ``connect.mirror.Scheduler``).
-
-    One runs at a time, so that two never work on the same topics. A job that fails, or takes longer than ``timeout_s``,
-    is logged and runs again at its interval; None if each part of a job has its own timeout. ``label`` is the prefix of
-    all log lines.
-    """
+    """Jobs of one connector (Kafka ``connect.mirror.Scheduler``). One runs at a time, so that two never work on the
+    same topics. A job that fails, or takes longer than ``timeout_s``, is logged and runs again at its interval; None if
+    each part of a job has its own timeout. ``label`` is the prefix of all log lines."""
 
     def __init__(self, label: str, timeout_s: float | None) -> None:
-        self._label = label
-        self._timeout_s = timeout_s
+        self._label, self._timeout_s = label, timeout_s
         self._jobs: list[_Job] = []
         self._scope = Scope(f"jobs of {label}")
         self._one_at_a_time = asyncio.Lock()
@@ -288,11 +284,9 @@ class _Kept:
 
 
 class KeptReports:
-    """The reports of a worker, by a key that says what was asked.
-
-    A plan of thousands of groups or topics takes longer than the worker's loop may stand still, so each is made in a
-    thread with a loop and connections of its own. The thread does not delay the end of the process.
-    """
+    """The reports of a worker, by a key that says what was asked. A plan of thousands of groups or topics takes longer
+    than the worker's loop may stand still, so each is made in a thread with a loop and connections of its own. The
+    thread does not delay the end of the process."""
 
     def __init__(self) -> None:
         self._kept: dict[object, _Kept] = {}
@@ -300,9 +294,7 @@ class KeptReports:
 
     async def get(self, key: object, fresh_s: float, find: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Return what ``find`` returned at most ``fresh_s`` ago; concurrent callers with the same ``key`` share it.
-
-        Errors of ``find`` are raised and not kept. Raises RetriableError if it takes too long.
-        """
+        Errors of ``find`` are raised and not kept. Raises RetriableError if it takes too long."""
         now_s = time.monotonic()
         self._kept = {of: one for of, one in self._kept.items() if one.until_s > now_s or one.finding.locked()}
         kept = self._kept.setdefault(key, _Kept())

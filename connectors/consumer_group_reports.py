@@ -72,9 +72,7 @@ class GroupsSeen:
 
 async def read_groups(site: Site, search: str, group: str) -> tuple[GroupsSeen, int]:
     """Read the groups of the source whose names contain ``search``, or ``group`` alone. Return also how many match.
-
-    Raises HeliographError if a cluster does not answer.
-    """
+    Raises HeliographError if a cluster does not answer."""
     at_source, at_target = await together("groups", [list_groups(site.source), list_groups(site.target)])
     matching = sorted(name for name, one in at_source.items() if one.has_offsets and _matches(name, search, group))
     read = matching[:MOST_READ]

@@ -160,11 +160,9 @@ class PartitionFacts(Wired):
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Several partitions of a flow together; ``topics`` are the source's.
-
-    ``records``, ``bytes``, ``batches`` (by kind) and ``skipped`` records count since the tasks started; ``lag_ms`` is
-    the largest of the partitions. ``not_copied``: partitions that are stopped or wait.
-    """
+    """Several partitions of a flow together; ``topics`` are the source's. ``records``, ``bytes``, ``batches`` (by kind)
+    and ``skipped`` records count since the tasks started; ``lag_ms`` is the largest of the partitions. ``not_copied``:
+    partitions that are stopped or wait."""
 
     topics: frozenset[str] = frozenset()
     partitions: int = 0

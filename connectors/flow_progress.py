@@ -29,15 +29,11 @@ UNKNOWN: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class ClusterContact(Wired):
-    """One cluster. Times are in milliseconds since 1970, UNKNOWN before the first.
-
-    Args:
-        answers: None until it was contacted.
-        answered_ms: When it last answered this worker, which contacts it every few seconds.
-        moved_ms: When a slice here last got an answer: of the source to a fetch, of the target to a produce request.
-        reason: Why it does not answer.
-        throttled: The share of the last minute in which a quota of it has delayed requests of a slice here.
-    """
+    """One cluster. Times are in milliseconds since 1970, UNKNOWN before the first. ``answers``: None until it was
+    contacted. ``answered_ms``: when it last answered this worker, which contacts it every few seconds. ``moved_ms``:
+    when a slice here last got an answer: of the source to a fetch, of the target to a produce request. ``reason``: why
+    it does not answer. ``throttled``: the share of the last minute in which a quota of it has delayed requests of a
+    slice here."""
 
     answers: bool | None = None
     answered_ms: int = UNKNOWN
@@ -141,13 +137,9 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class FlowLag:
-    """The lag of all partitions of a flow that are read.
-
-    Args:
-        unknown: Partitions that could not be read, and why.
-        known_ms: When it was read, in milliseconds since 1970; -1 never.
-        is_known: False if nothing could be read now, so that these are the values of ``known_ms``.
-    """
+    """The lag of all partitions of a flow that are read. ``unknown``: partitions that could not be read, and why.
+    ``known_ms``: when it was read, in milliseconds since 1970; -1 never. ``is_known``: False if nothing could be read
+    now, so that these are the values of ``known_ms``."""
 
     partitions: tuple[PartitionLag, ...]
     unknown: Mapping[str, str] = field(default_factory=dict)

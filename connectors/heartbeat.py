@@ -69,10 +69,8 @@ class MirrorHeartbeatConnector(MirrorConnector):
         return HEARTBEAT
 
     async def start(self, props: Props) -> None:
-        """Create the topic on the target, even if no heartbeats are emitted.
-
-        Wait for the first attempt, at most ``admin.timeout.ms``; further attempts run in the background.
-        """
+        """Create the topic on the target, even if no heartbeats are emitted. Wait for the first attempt, at most
+        ``admin.timeout.ms``; further attempts run in the background."""
         values = HEARTBEAT.parse(props)
         self._props, self._interval_s = props, interval_s(values, "emit.heartbeats")
         target = values.string("target.cluster.alias")
@@ -318,12 +316,8 @@ MOST: Final = 20_000
 async def read_heartbeats(
     cluster: Cluster, policies: Collection[ReplicationPolicy], timeout_s: float, most: int = MOST
 ) -> list[TopicHeartbeats]:
-    """Read every heartbeats topic there, by name.
-
-    Raises:
-        RetriableError: The cluster does not answer in time.
-        SecurityError: A right is missing.
-    """
+    """Read every heartbeats topic there, by name. Raises RetriableError if the cluster does not answer in time, and
+    SecurityError if a right is missing."""
     topics = (await cluster.metadata(None)).topics
     names = sorted(
         name

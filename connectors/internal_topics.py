@@ -47,10 +47,8 @@ log = logging.getLogger(__name__)
 
 
 async def correct_settings(cluster: Cluster, topics: Collection[str]) -> None:
-    """Set CLEANED_SOON on topics that use the cluster's default for a key. A missing right is logged.
-
-    Raises RetriableError if no broker answers.
-    """
+    """Set CLEANED_SOON on topics that use the cluster's default for a key. A missing right is logged. Raises
+    RetriableError if no broker answers."""
     wanted: dict[str, dict[str, str | None]] = {}
     for topic, configs in (await topic_admin.describe(cluster, topics)).items():
         if isinstance(configs, HeliographError):
@@ -71,11 +69,9 @@ async def correct_settings(cluster: Cluster, topics: Collection[str]) -> None:
 
 
 async def keep_making(admin: Admin, topic: NewTopic, tried: asyncio.Event | None = None) -> None:
-    """Create ``topic`` if it is missing; ``tried`` is set after the first attempt.
-
-    Retry temporary errors until it exists: Java tries once, and if the target is down at that moment, a broker's
-    ``auto.create.topics.enable`` creates the topic, not compacted.
-    """
+    """Create ``topic`` if it is missing; ``tried`` is set after the first attempt. Retry temporary errors until it
+    exists: Java tries once, and if the target is down at that moment, a broker's ``auto.create.topics.enable`` creates
+    the topic, not compacted."""
     try:
         if await compacted_topic.make_topic(admin, topic, tried=tried):
             log.info("topic %s was created", topic.name)
@@ -112,13 +108,9 @@ def record_settings(settings: MirrorSourceSettings) -> RecordSettings:
 
 @dataclass(frozen=True, slots=True)
 class RecordKind(Generic[K, V]):
-    """How records of one kind are stored: a key has the connector and what the record is about.
-
-    Args:
-        partition_key: Selects the partition of all records of the kind, so that only one has to be read.
-        pack_key: What is behind the kind; ``take_key`` reads it.
-        pack_value: What is behind the version; ``take_value`` reads it.
-    """
+    """How records of one kind are stored: a key has the connector and what the record is about. ``partition_key``:
+    selects the partition of all records of the kind, so that only one has to be read. ``pack_key``: what is behind the
+    kind; ``take_key`` reads it. ``pack_value``: what is behind the version; ``take_value`` reads it."""
 
     kind: KeyKind
     partition_key: bytes
@@ -148,10 +140,7 @@ class Records(Generic[K, V]):
     missing."""
 
     def __init__(self, of: RecordKind[K, V], cluster: Cluster, admin: Admin, settings: RecordSettings) -> None:
-        self._of = of
-        self._cluster = cluster
-        self._admin = admin
-        self._settings = settings
+        self._of, self._cluster, self._admin, self._settings = of, cluster, admin, settings
         self._writer = PlainWriter(cluster)
 
     async def load(self) -> dict[K, V]:
@@ -186,12 +175,8 @@ async def read_records(cluster: Cluster, settings: RecordSettings, of: RecordKin
 
 async def read_all_records(cluster: Cluster, topic: str, of: RecordKind[K, V]) -> dict[tuple[str, K], V]:
     """Return all connectors' records of one kind, by connector and what they are about; none if there is no topic.
-
-    Raises:
-        RetriableError: The cluster does not answer in time.
-        SecurityError: READ or DESCRIBE on the topic is missing.
-        LaterFormat: A later version wrote a record of this kind.
-    """
+    Raises RetriableError if the cluster does not answer in time, SecurityError if READ or DESCRIBE on the topic is
+    missing, and LaterFormat if a later version wrote a record of this kind."""
     found: dict[tuple[str, K], V] = {}
     if await known_topic(cluster, topic) is None:
         return found

@@ -53,14 +53,11 @@ NOTICED_WITHIN_S: Final = 10.0
 
 
 class ContactWatch:
-    """Watches the clusters of one running flow, which the caller owns; ``contact`` is the result so far.
-
-    Of the flows that share a cluster, the first logs that it does not answer, once a minute.
-    """
+    """Watches the clusters of one running flow, which the caller owns; ``contact`` is the result so far. Of the flows
+    that share a cluster, the first logs that it does not answer, once a minute."""
 
     def __init__(self, flow: FlowName, source: Cluster, target: Cluster, causes: Causes = CAUSES) -> None:
-        self.flow = flow
-        self._causes = causes
+        self.flow, self._causes = flow, causes
         self._clusters = {SOURCE: source, TARGET: target}
         self._sides = {SOURCE: ClusterContact(), TARGET: ClusterContact()}
         self._watched = {side: causes.watch(each) for side, each in self._clusters.items()}
@@ -142,9 +139,7 @@ class LagReader:
     """Reads the lag of one flow; ``store`` is its target. Keeps a waiting record's timestamp until the copy moves."""
 
     def __init__(self, settings: MirrorSourceSettings, source: Cluster, store: Cluster) -> None:
-        self._settings = settings
-        self.source = source
-        self.store = store
+        self._settings, self.source, self.store = settings, source, store
         #: Whether the clusters answered the last :meth:`look`.
         self.contact = NOTHING_KNOWN
         self._stamps: dict[TopicPartition, tuple[int, int]] = {}
@@ -247,10 +242,8 @@ class SharedLag:
     async def read(
         self, settings: MirrorSourceSettings, source: Cluster, store: Cluster, watch: ContactWatch | None = None
     ) -> FlowLag:
-        """Return a lag at most a second old; without a read if ``watch`` finds that the source does not answer.
-
-        Errors are those of :meth:`LagReader.look`.
-        """
+        """Return a lag at most a second old; without a read if ``watch`` finds that the source does not answer. Errors
+        are those of :meth:`LagReader.look`."""
         silent = asyncio.Event() if watch is None else watch.source_is_silent
         async with self._reading:
             began_s = time.monotonic()

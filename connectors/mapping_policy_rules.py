@@ -21,11 +21,9 @@ _LITERAL: Final = re.compile(r"[a-zA-Z0-9._-]*")
 
 @dataclass(frozen=True, slots=True)
 class MappingRule:
-    """``left -> right``: texts with groups between them, and with references to these groups.
-
-    ``texts`` has one more element than ``groups``; ``right`` alternates the texts of the right side with references:
-    the number of a group from 1, or 0 for the source's alias.
-    """
+    """``left -> right``: texts with groups between them, and with references to these groups. ``texts`` has one more
+    element than ``groups``; ``right`` alternates the texts of the right side with references: the number of a group
+    from 1, or 0 for the source's alias."""
 
     text: str
     texts: tuple[str, ...]

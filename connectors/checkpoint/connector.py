@@ -88,8 +88,7 @@ class MirrorCheckpointTask(SourceTask):
     """A task for some groups. Each poll sleeps for an interval and returns their new checkpoints."""
 
     def __init__(self, written: WrittenLatencies, maps: SharedMaps) -> None:
-        self._written = written
-        self._shared_maps = maps
+        self._written, self._shared_maps = written, maps
         self._map: MapReader | None = None
         self._latencies = Latencies()
         self._name = Task("", "", "")

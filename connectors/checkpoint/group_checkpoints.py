@@ -60,16 +60,13 @@ class GroupFinder:
     """Finds the source's groups, and logs once for each skipped group why."""
 
     def __init__(self, settings: CheckpointSettings, source: Cluster) -> None:
-        self._settings = settings
-        self._source = source
+        self._settings, self._source = settings, source
         self._reported: set[str] = set()
 
     async def find(self) -> list[str]:
-        """Return groups that the filter selects and that have an offset in a mirrored topic, in order.
-
-        Raises HeliographError: one group that cannot be read fails the whole read; otherwise its checkpoints would end
-        without a message.
-        """
+        """Return groups that the filter selects and that have an offset in a mirrored topic, in order. Raises
+        HeliographError: one group that cannot be read fails the whole read; otherwise its checkpoints would end without
+        a message."""
         listed = await list_groups(self._source)
         taken = {name: one for name, one in listed.items() if self._settings.group_filter.should_replicate_group(name)}
         self._report(taken)
@@ -177,14 +174,9 @@ _CALL_S: Final = 5.0
 
 
 class GroupLook:
-    """Reads some groups of one flow.
-
-    Args:
-        source: The cluster of the groups.
-        target: The cluster of the checkpoints and the offset map.
-        syncs: The cluster that holds the topic of offset syncs.
-        maps: The offset map of the flow; None: read it separately.
-    """
+    """Reads some groups of one flow. ``source``: the cluster of the groups. ``target``: the cluster of the checkpoints
+    and the offset map. ``syncs``: the cluster that holds the topic of offset syncs. ``maps``: the offset map of the
+    flow; None: read it separately."""
 
     def __init__(
         self,
@@ -198,10 +190,7 @@ class GroupLook:
         self.checkpoints = Checkpoints(groups)
         #: By group, the remote partitions of the last read, with the ids of their topics at the source.
         self.live: dict[str, dict[TopicPartition, UUID | None]] = {}
-        self._settings = settings
-        self._source = source
-        self._target = target
-        self._syncs = syncs
+        self._settings, self._source, self._target, self._syncs = settings, source, target, syncs
         self._maps = maps or MapReader(target, settings.map_topic, connector=None)
         self._translator: Translator | None = None
         self._knows_before = False
@@ -308,9 +297,7 @@ class LiveOffsets:
     nothing of a group counts as stale."""
 
     def __init__(self, target: Cluster, map_topic: str, flow: str) -> None:
-        self._target = target
-        self._topic = map_topic
-        self._flow = flow
+        self._target, self._topic, self._flow = target, map_topic, flow
         self._writer = PlainWriter(target)
         #: None until it is read.
         self._stored: dict[str, Live] | None = None

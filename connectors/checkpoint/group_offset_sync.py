@@ -80,19 +80,14 @@ class GroupOffsetSync:
     """Moves ``groups``, those of one task; logs once, until the reason changes, why a group is skipped."""
 
     def __init__(self, flow: str, target: Cluster, groups: Sequence[str], checkpoints: Checkpoints) -> None:
-        self._flow = flow
-        self._target = target
-        self._groups = groups
-        self._checkpoints = checkpoints
+        self._flow, self._target, self._groups, self._checkpoints = flow, target, groups, checkpoints
         self._left: dict[str, str] = {}
         self._ahead: set[str] = set()
 
     async def run(self) -> None:
         """Move every group once; a failure does not delay the others. Raises HeliographError if listing groups fails.
-
         An offset may be older than its topic, if that was recreated and the source has not been read since. Only the
-        target is queried for that, so it works without the source.
-        """
+        target is queried for that, so it works without the source."""
         listed = await list_groups(self._target)
 
         async def sync(group: str) -> None:

@@ -32,11 +32,9 @@ TOO_OLD: Final = -1
 
 
 class OffsetSyncStore:
-    """Takes syncs as they were written and translates offsets.
-
-    ``only_last``: of the syncs that exist when reading begins only the last of each partition is used, because an older
-    one could move a group back behind a checkpoint that the reader does not know.
-    """
+    """Takes syncs as they were written and translates offsets. ``only_last``: of the syncs that exist when reading
+    begins only the last of each partition is used, because an older one could move a group back behind a checkpoint
+    that the reader does not know."""
 
     def __init__(self, *, only_last: bool) -> None:
         self._only_last = only_last
@@ -58,9 +56,7 @@ class OffsetSyncStore:
 
     def translate(self, source: TopicPartition, upstream_offset: int) -> int | None:
         """Return the downstream offset for a group at ``upstream_offset``: at the same record, or at an earlier one.
-
-        None if nothing is known, TOO_OLD if all syncs are later than that offset.
-        """
+        None if nothing is known, TOO_OLD if all syncs are later than that offset."""
         slots = self._slots.get(source)
         if slots is None or not self._is_read:
             return None
@@ -72,10 +68,8 @@ class OffsetSyncStore:
 
 
 def _with(original: list[OffsetSync], sync: OffsetSync) -> list[OffsetSync]:
-    """Return the slots once ``sync`` is the newest.
-
-    Each slot that has become too old for its place gets the newest older sync that fits there.
-    """
+    """Return the slots once ``sync`` is the newest. Each slot that has become too old for its place gets the newest
+    older sync that fits there."""
     slots = [sync, *original[1:]]
     replacement, candidate = sync, 0
     for index in range(1, _SLOTS):
@@ -114,25 +108,19 @@ log = logging.getLogger(__name__)
 
 
 class OffsetSyncReader:
-    """Java's ``OffsetSyncStore`` with its ``KafkaBasedLog``: reads partition 0 of ``topic``.
-
-    ``only_last``: see :class:`OffsetSyncStore`; it applies to syncs that exist when reading begins.
-    """
+    """Java's ``OffsetSyncStore`` with its ``KafkaBasedLog``: reads partition 0 of ``topic``. ``only_last``: see
+    :class:`OffsetSyncStore`; it applies to syncs that exist when reading begins."""
 
     def __init__(self, cluster: Cluster, topic: str, *, only_last: bool) -> None:
-        self._cluster = cluster
-        self._topic = topic
+        self._cluster, self._topic = cluster, topic
         self._topic_id: UUID | None = None
         self._next = 0
         self.store = OffsetSyncStore(only_last=only_last)
 
     async def follow(self) -> None:
-        """Read what was added. A missing topic holds nothing yet; a recreated one is read from its beginning.
-
-        Raises:
-            RetriableError: The cluster does not answer in time.
-            SecurityError: READ or DESCRIBE on the topic is missing.
-        """
+        """Read what was added. A missing topic holds nothing yet; a recreated one is read from its beginning. Raises
+        RetriableError if the cluster does not answer in time, and SecurityError if READ or DESCRIBE on the topic is
+        missing."""
         known = await known_topic(self._cluster, self._topic)
         if known is None:
             return
@@ -174,10 +162,8 @@ class Beginnings:
         return None if start is None else max(offset, start)
 
     async def is_bare_before(self, pair: MapPair, offset: int) -> bool:
-        """Whether a reader of committed records gets none before ``offset``; False if that is unknown.
-
-        Raises RetriableError or SecurityError if the log cannot be read.
-        """
+        """Whether a reader of committed records gets none before ``offset``; False if that is unknown. Raises
+        RetriableError or SecurityError if the log cannot be read."""
         start = self._starts.get(pair)
         if start is None or start >= offset:
             return start is not None
@@ -203,19 +189,13 @@ class TranslatedOffset(NamedTuple):
 
 class Translator:
     """Translates offsets of one flow. The map knows what this project's MirrorSource copied; for what is older, or was
-    copied by Java, offset syncs are used.
-
-    A map is for two topics, by their ids: once one of them is recreated, nothing is known until the copy has begun
-    again.
-    """
+    copied by Java, offset syncs are used. A map is for two topics, by their ids: once one of them is recreated, nothing
+    is known until the copy has begun again."""
 
     def __init__(
         self, settings: CheckpointSettings, source: Cluster, target: Cluster, maps: MapReader, syncs: OffsetSyncReader
     ) -> None:
-        self._settings = settings
-        self._source = source
-        self._target = target
-        self._maps = maps
+        self._settings, self._source, self._target, self._maps = settings, source, target, maps
         self._syncs = syncs
         self._beginnings = Beginnings(target)
         self._has_map = self._has_syncs = False
@@ -227,12 +207,8 @@ class Translator:
         self._said_of_syncs = ""
 
     async def follow(self) -> None:
-        """Read what was copied since.
-
-        Raises:
-            RetriableError, SecurityError: The offset syncs or the topics cannot be read. It works without the map, and
-                without access to the syncs if the map knows of any partition.
-        """
+        """Read what was copied since. Raises RetriableError or SecurityError if syncs or topics cannot be read. It
+        works without the map, and without access to the syncs if the map knows of any partition."""
         self._has_map = False
         try:
             await self._maps.follow()
@@ -276,10 +252,8 @@ class Translator:
 
     async def translate(self, source: TopicPartition, offset: int) -> list[TranslatedOffset]:
         """Return where a group whose next record is ``offset`` continues, in each topic that its records are copied to;
-        nothing if nothing, or nothing that old, is known.
-
-        An offset that is not copied yet leads to the end of the copy. Errors are those of the map reader's look-ups.
-        """
+        nothing if nothing, or nothing that old, is known. An offset that is not copied yet leads to the end of the
+        copy. Errors are those of the map reader's look-ups."""
         # Another task may have advanced the shared map, and failed.
         positions = self._maps.positions(source) if self._has_map and self._maps.is_whole else []
         if positions:

@@ -121,12 +121,9 @@ _LOOK_S: Final = 5.0
 
 @asynccontextmanager
 async def flow_site(props: Mapping[str, str], worker: Mapping[str, str]) -> AsyncIterator[Site]:
-    """Open a site for reading. ``props`` is the config of a checkpoint connector, ``worker`` that of its worker.
-
-    A worker has no ``mm2.properties``. So what the file says of the reverse flow is derived: the names are the
-    defaults, and the flow counts as enabled if it has stored an offset map. Raises ConfigError if a setting is
-    invalid.
-    """
+    """Open a site for reading. ``props`` is the config of a checkpoint connector, ``worker`` that of its worker. A
+    worker has no ``mm2.properties``. So what the file says of the reverse flow is derived: the names are the defaults,
+    and the flow counts as enabled if it has stored an offset map. Raises ConfigError if a setting is invalid."""
     await open_stores(props)
     checkpoints = checkpoint_settings(props)
     here, there = checkpoints.source_alias, checkpoints.target_alias
@@ -291,9 +288,7 @@ class Lease:
     """See :func:`hold`. ``lanes`` are the writers that move groups."""
 
     def __init__(self, target: Cluster, map_topic: str, flow: str, record: LeaseRecord) -> None:
-        self._target = target
-        self._topic = map_topic
-        self._flow = flow
+        self._target, self._topic, self._flow = target, map_topic, flow
         name = f"heliograph-failover-{flow}"
         self._writer, *self.lanes = (
             TransactionalWriter(target, one, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS)

@@ -125,8 +125,7 @@ class _Looks:
     ``clusters``, and delays no other."""
 
     def __init__(self, scope: Scope, clusters: str) -> None:
-        self._scope = scope
-        self._clusters = clusters
+        self._scope, self._clusters = scope, clusters
         self._deadline_s = asyncio.get_running_loop().time() + DEADLINE_S
         self.notes: list[str] = []
         self.obstacles: list[str] = []
@@ -145,10 +144,8 @@ class _Looks:
 
 
 async def collect(site: Site, failover_options: FailoverOptions, back: FlowControl | None = None) -> Snapshot:
-    """Read and change nothing. ``back`` controls the reverse flow.
-
-    Raises ClusterUnreachable if the target does not answer.
-    """
+    """Read and change nothing. ``back`` controls the reverse flow. Raises ClusterUnreachable if the target does not
+    answer."""
     here, there = site.flow.source_alias, site.flow.target_alias
     target_error, source_error = await asyncio.gather(
         why_silent(site.target, _LOOK_S), why_silent(site.source, _LOOK_S)

@@ -115,10 +115,8 @@ StillOurs = Callable[[], None]
 
 
 class FlowControl(Protocol):
-    """The source connector of one flow, over the REST API of its workers. Raises HeliographError.
-
-    ``start_command`` is what an operator runs to start it.
-    """
+    """The source connector of one flow, over the REST API of its workers. Raises HeliographError. ``start_command`` is
+    what an operator runs to start it."""
 
     start_command: str
 
@@ -147,12 +145,9 @@ async def drain(
     left_out: Collection[str] = (),
 ) -> None:
     """Wait until the flow has copied all that the source holds. Writes to ``denied`` topics are denied; ``left_out``
-    partitions, such as ``orders-0``, are not waited for.
-
-    Raises:
-        PermanentError: A denied topic exists but is no longer visible, so what is left to copy is unknown.
-        RetriableError: The flow takes longer than ``timeout_s``, or copies nothing for ``stalled_s``.
-    """
+    partitions, such as ``orders-0``, are not waited for. Raises PermanentError if a denied topic exists but is no
+    longer visible, so what is left to copy is unknown, and RetriableError if the flow takes longer than ``timeout_s``,
+    or copies nothing for ``stalled_s``."""
     clock = asyncio.get_running_loop().time
     give_up_s = clock() + timeout_s
     least, moved_s, said = -1, clock(), ""

@@ -85,10 +85,7 @@ class GroupMover:
     """Changes offsets of groups on the site's target, with the writers of a lease and a journal."""
 
     def __init__(self, site: Site, lease: Lease, journal: Journal, report: Report) -> None:
-        self._target = site.target
-        self._lease = lease
-        self._journal = journal
-        self._report = report
+        self._target, self._lease, self._journal, self._report = site.target, lease, journal, report
 
     async def move_all(self, groups: Iterable[Sequence[GroupMove]]) -> list[GroupFinding]:
         """Move groups, and return why some were not. Raises FailoverInProgress if another operator has taken over."""
@@ -107,9 +104,7 @@ class GroupMover:
 
     async def change_all(self, changes: Collection[Change], done: str) -> list[GroupFinding]:
         """Make changes, each in its own transaction, and return why some were not made; ``done`` is the verb to report.
-
-        Raises FailoverInProgress if another operator has taken over.
-        """
+        Raises FailoverInProgress if another operator has taken over."""
         waiting = deque(changes)
         findings: list[GroupFinding] = []
 
@@ -179,12 +174,9 @@ class Failover:
         stalled_s: float = 60.0,
         verify: Verify | None = None,
     ) -> None:
-        self._site = site
-        self._options = failover_options
-        self._report = report
+        self._site, self._options, self._report = site, failover_options, report
         self._control, self._back = controls
-        self._stalled_s = stalled_s
-        self._verify = verify
+        self._stalled_s, self._verify = stalled_s, verify
         self._has_stopped = False
         self._journal: Journal | None = None
 
@@ -193,13 +185,9 @@ class Failover:
         return plan(await collect_snapshot.collect(self._site, self._options, self._back), self._options)
 
     async def run(self, command: str, looked: Plan) -> FailoverResult:
-        """Do what ``looked`` plans, as far as it still holds.
-
-        Raises:
-            FailoverInProgress: Another operator holds the lease.
-            RetriableError: The same command can run again.
-            PermanentError: Something has to be fixed first. What was done stays done.
-        """
+        """Do what ``looked`` plans, as far as it still holds. Raises FailoverInProgress if another operator holds the
+        lease, RetriableError if the same command can run again, and PermanentError if something has to be fixed
+        first. What was done stays done."""
         try:
             async with hold(self._site, command) as lease:
                 if not self._options.is_gone:
@@ -363,10 +351,8 @@ class Failover:
 
 async def start_again(site: Site, control: FlowControl | None, report: Report, left_out: Collection[str] = ()) -> None:
     """Start the flow if an earlier run left it stopped, it lags, and its workers can be reached. ``left_out`` are
-    partitions, such as ``orders-0``, that do not count.
-
-    Raises PermanentError if it would copy back what came from its target.
-    """
+    partitions, such as ``orders-0``, that do not count. Raises PermanentError if it would copy back what came from its
+    target."""
     if control is None or await control.state() not in _STOPPED:
         return
     now = await behind(site, left_out)
@@ -411,9 +397,7 @@ class Rehearsal:
 
 async def rehearse(site: Site, failover_options: FailoverOptions, *, names_records: bool = True) -> Rehearsal:
     """Rehearse and change nothing; the consumer on the target has its own group, and commits nothing.
-
-    ``names_records``: whether reasons may contain the values of records that differ.
-    """
+    ``names_records``: whether reasons may contain the values of records that differ."""
     took_s: dict[str, float] = {}
     began_s = time.monotonic()
 

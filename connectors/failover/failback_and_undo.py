@@ -49,8 +49,7 @@ class Failback:
     ) -> None:
         self._site = site
         self._there = site.turned()
-        self._options = failover_options
-        self._report = report
+        self._options, self._report = failover_options, report
         self._control, self._back = controls
         # An operator may have to start the flow.
         self._steps = Failover(site, failover_options, report, controls, failover_options.timeout_s, verify)
@@ -205,10 +204,8 @@ async def look(site: Site, run: FailoverRun) -> tuple[list[Change], list[str]]:
 
 
 async def read_again(site: Site, run: FailoverRun) -> FailoverRun:
-    """Read a run from the journal again, under the lease.
-
-    Raises PermanentError if it is no longer the newest: the undo would revert another run than the one shown.
-    """
+    """Read a run from the journal again, under the lease. Raises PermanentError if it is no longer the newest: the undo
+    would revert another run than the one shown."""
     now = newest(await read_runs(site))
     if now is None or now.id < run.id:
         raise PermanentError("this run has been undone in the meantime")

@@ -63,11 +63,8 @@ class GroupsLook:
     def __init__(
         self, site: Site, failover_options: FailoverOptions, source: Cluster | None, target_offsets: TargetOffsets
     ) -> None:
-        self._site = site
-        self._options = failover_options
-        self._source = source
-        self._target = site.target
-        self._target_offsets = target_offsets
+        self._site, self._options, self._source = site, failover_options, source
+        self._target, self._target_offsets = site.target, target_offsets
         #: When each group's last checkpoint was written, in milliseconds since 1970; empty if the source was read.
         self.seen_at_ms: dict[str, int] = {}
         #: Records that groups had read at a source that is gone, and that were not copied.

@@ -68,14 +68,9 @@ _MOST_BYTES: Final = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class FailoverRun:
-    """What one run has changed.
-
-    Args:
-        starts: Where the reverse flow begins.
-        begins: Where the flow itself begins; a failback stores them.
-        denied: Topics of the source to which writes are denied.
-        updated_ms: When the run last wrote to the journal, in milliseconds since 1970.
-    """
+    """What one run has changed. ``starts``: where the reverse flow begins. ``begins``: where the flow itself begins; a
+    failback stores them. ``denied``: topics of the source to which writes are denied. ``updated_ms``: when the run last
+    wrote to the journal, in milliseconds since 1970."""
 
     id: str
     source: str
@@ -195,9 +190,7 @@ class Journal:
     """The journal, written under a lease. ``run`` is the present run."""
 
     def __init__(self, site: Site, lease: Lease, run: FailoverRun, known: Sequence[FailoverRun] = ()) -> None:
-        self._flow = site.flow.flow
-        self._topic = site.flow.map_topic
-        self._lease = lease
+        self._flow, self._topic, self._lease = site.flow.flow, site.flow.map_topic, lease
         self._old = [one for one in known if one.id != run.id]
         self.run = run
 
@@ -223,9 +216,8 @@ class Journal:
         begins: Sequence[StartBefore] | None = None,
         denied: Sequence[str] | None = None,
     ) -> None:
-        """Store what is about to be changed. None: unchanged; empty ``denied``: of earlier runs too.
-
-        Raises FailoverInProgress."""
+        """Store what is about to be changed. None: unchanged; empty ``denied``: of earlier runs too. Raises
+        FailoverInProgress."""
         run = replace(
             self.run,
             owner=self._lease.record.owner,

@@ -113,9 +113,7 @@ GONE: Final = Log(Fate.GONE)
 
 def became(position: Position, topic_id: UUID | None, begin: int, end: int, epoch_end: int) -> Log:
     """Return what has become of the source of ``position``, whose log now reaches from ``begin`` to ``end``.
-
-    ``epoch_end`` is where the leader epoch of the last batch copied ends now; -1 if unknown.
-    """
+    ``epoch_end`` is where the leader epoch of the last batch copied ends now; -1 if unknown."""
     if is_recreated(topic_id, position.source_topic_id):
         return Log(Fate.RECREATED, topic_id, begin, end)
     copied = position.next_source_offset
@@ -164,11 +162,9 @@ _POSITION_S: Final = 0.05
 
 
 async def prove(site: Site, moves: Sequence[GroupMove], count: int, *, is_gone: bool) -> list[SampleCheck]:
-    """Compare the next ``count`` records of every move, unless the source ``is_gone``.
-
-    Records that either flow changes are not compared, nor are those of compacted topics, because the cleaner may have
-    removed different records on each side.
-    """
+    """Compare the next ``count`` records of every move, unless the source ``is_gone``. Records that either flow changes
+    are not compared, nor are those of compacted topics, because the cleaner may have removed different records on each
+    side."""
     changing = [one for one in (site.flow, site.back) if one.changing_key]
     why = ", ".join(f"{one.flow} changes records ({one.changing_key})" for one in changing)
     if is_gone or not count:

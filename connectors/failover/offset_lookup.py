@@ -40,10 +40,8 @@ _Candidate = tuple[int, TargetOffset]
 
 
 class _Map:
-    """The map of one flow, for topics that are still the same according to their ids.
-
-    ``source`` and ``target`` are the flow's; None if one is gone.
-    """
+    """The map of one flow, for topics that are still the same according to their ids. ``source`` and ``target`` are the
+    flow's; None if one is gone."""
 
     def __init__(self, reader: MapReader, source: Cluster | None, target: Cluster | None) -> None:
         self.reader = reader
@@ -114,15 +112,12 @@ class Maps:
 
 
 class TargetOffsets:
-    """Target offsets between the clusters of a site. ``source`` is None if it is gone.
-
-    If the reverse flow is not enabled, its map need not be visible.
-    """
+    """Target offsets between the clusters of a site. ``source`` is None if it is gone. If the reverse flow is not
+    enabled, its map need not be visible."""
 
     def __init__(self, site: Site, source: Cluster | None) -> None:
         back, checkpoints, target, maps = site.back, site.checkpoints, site.target, site.maps
-        self.flow = site.flow
-        self._target = target
+        self.flow, self._target = site.flow, target
         #: The map of the flow to the target.
         self.there = maps.of(target, site.flow)
         self._there = _Map(self.there, source, target)

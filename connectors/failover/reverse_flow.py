@@ -31,14 +31,9 @@ from connectors.offset_map.runs_and_chunks import OffsetLocation
 
 
 class Due(NamedTuple):
-    """What is to be stored for the reverse flow.
-
-    Args:
-        starts: Where it begins.
-        refused: Why nothing may be stored for a partition.
-        diverged: Partitions of the source that have lost the end of what was copied: the reverse flow begins where the
-            logs diverge.
-    """
+    """What is to be stored for the reverse flow. ``starts``: where it begins. ``refused``: why nothing may be stored
+    for a partition. ``diverged``: partitions of the source that have lost the end of what was copied: the reverse flow
+    begins where the logs diverge."""
 
     starts: list[StartBefore]
     refused: list[str]

@@ -68,12 +68,8 @@ class TargetOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupMove:
-    """One partition of one group.
-
-    Args:
-        source_offset: The group's committed offset at the source; -1 if unknown.
-        before: The group's committed offset on the target; None if it has none.
-    """
+    """One partition of one group. ``source_offset``: the group's committed offset at the source; -1 if unknown.
+    ``before``: the group's committed offset on the target; None if it has none."""
 
     group: str
     source: Partition
@@ -156,14 +152,9 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class LastKnown:
-    """How far a source that is gone was copied.
-
-    Args:
-        stored_ms: When a position was last stored, in milliseconds since 1970; -1 if unknown.
-        partitions: How many have a position.
-        ahead: Records that groups had read at the source, by their checkpoints, and that were not copied. The lag was
-            at least this many.
-    """
+    """How far a source that is gone was copied. ``stored_ms``: when a position was last stored, in milliseconds since
+    1970; -1 if unknown. ``partitions``: how many have a position. ``ahead``: records that groups had read at the
+    source, by their checkpoints, and that were not copied. The lag was at least this many."""
 
     stored_ms: int = -1
     partitions: int = 0

@@ -85,11 +85,9 @@ async def read_marks(site: Site) -> dict[TopicPartition, Mark]:
 
 @dataclass(frozen=True, slots=True)
 class Unreplicated:
-    """Records of one source partition that were not appended.
-
-    ``topic_id`` is the source's; ``mark`` says what was appended; ``doubt``: why some of these may be on the target
-    already, empty if none is. ``is_missing``: the target does not have the partition.
-    """
+    """Records of one source partition that were not appended. ``topic_id`` is the source's; ``mark`` says what was
+    appended; ``doubt``: why some of these may be on the target already, empty if none is. ``is_missing``: the target
+    does not have the partition."""
 
     own: UnreplicatedRecords
     ranges: tuple[Range, ...]
@@ -106,10 +104,8 @@ class Unreplicated:
 
 class _Extent(NamedTuple):
     """The range of a partition that holds decided records that were not copied, as far as is known.
-
     ``may_have_arrived``: it begins after a stored offset without a position of ours. Java's MirrorMaker 2, which copies
-    further than it stores, or an operator stored it.
-    """
+    further than it stores, or an operator stored it."""
 
     topic_id: UUID | None
     begin: int
@@ -249,9 +245,7 @@ def is_same(ours: Any, theirs: Any) -> bool:
 
 async def export(site: Site, found: Sequence[Unreplicated], directory: Path) -> list[Path]:
     """Write a file for each partition, a JSON line for each record, with base64 for bytes, and replace existing files.
-
-    Raises OSError.
-    """
+    Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
     written = []
     for one in found:
@@ -307,10 +301,8 @@ class AppendResult(NamedTuple):
 
 async def append_all(site: Site, lease: Lease, control: FlowControl | None, report: Report) -> AppendResult:
     """Append unreplicated records under the lease: check that the flow is stopped, fence its last writer and the last
-    appender, and only then read and append. A partition that cannot be appended does not block others.
-
-    Raises PermanentError if the flow runs.
-    """
+    appender, and only then read and append. A partition that cannot be appended does not block others. Raises
+    PermanentError if the flow runs."""
     if why := await why_running(site, control):
         raise PermanentError(f"{site.flow.flow} runs ({why}), and may copy these records itself. Stop it first")
     await copied_ends(site, report)
@@ -377,10 +369,7 @@ class _Append:
     """Appends one partition, a batch at a time; after a batch that failed none is appended."""
 
     def __init__(self, site: Site, lease: Lease, one: Unreplicated, batch_bytes: int) -> None:
-        self._site = site
-        self._lease = lease
-        self._one = one
-        self._batch_bytes = batch_bytes
+        self._site, self._lease, self._one, self._batch_bytes = site, lease, one, batch_bytes
         self._writer = _writer(site, batch_bytes)
 
     async def run(self) -> tuple[int, str]:

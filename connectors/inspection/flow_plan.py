@@ -40,14 +40,9 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class FlowPlan:
-    """What a run would change.
-
-    Args:
-        changes: In the order of a run, except those made at intervals.
-        later: Deletions that are not due yet.
-        unknown: What could not be checked, a sentence each; the plan does not cover it.
-        notes: What a run would leave out, and why.
-    """
+    """What a run would change. ``changes``: in the order of a run, except those made at intervals. ``later``: deletions
+    that are not due yet. ``unknown``: what could not be checked, a sentence each; the plan does not cover it.
+    ``notes``: what a run would leave out, and why."""
 
     flow: str
     changes: tuple[Planned, ...] = ()

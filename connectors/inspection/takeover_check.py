@@ -42,12 +42,9 @@ _TRUNCATED: Final = GapKind.TARGET_TRUNCATED.label
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """A change of a partition's logs that a run would find, and ``reported``, a sentence about it.
-
-    Args:
-        state: The state of a partition that is stopped by it.
-        stops: Whether the partition stops there; else it continues at source offset ``goes_on_at``.
-    """
+    """A change of a partition's logs that a run would find, and ``reported``, a sentence about it. ``state``: the state
+    of a partition that is stopped by it. ``stops``: whether the partition stops there; else it continues at source
+    offset ``goes_on_at``."""
 
     state: str
     reported: str
@@ -187,12 +184,8 @@ class TransactionalId:
 
 @dataclass(frozen=True, slots=True)
 class TakeoverCheck:
-    """The result for a flow.
-
-    Args:
-        moving: Stored offsets and remote partitions that grew while they were watched.
-        unknown: What could not be checked.
-    """
+    """The result for a flow. ``moving``: stored offsets and remote partitions that grew while they were watched.
+    ``unknown``: what could not be checked."""
 
     flow: str
     partitions: tuple[PartitionStart, ...] = ()

@@ -127,9 +127,7 @@ def first_offset(
     stored: int, topic_id_then: UUID | None, topic_id: UUID | None, start: int, end: int
 ) -> tuple[int, str]:
     """Return the source offset at which copying continues after a stored one, and what is lost or copied again.
-
-    ``start`` and ``end`` are those of the source's log, ``topic_id_then`` is the topic's when the offset was stored.
-    """
+    ``start`` and ``end`` are those of the source's log, ``topic_id_then`` is the topic's when the offset was stored."""
     if is_recreated(topic_id, topic_id_then):
         ids = f"topic id {topic_id}, previously {topic_id_then}"
         return start, f"its topic was recreated ({ids}): copied from the beginning"
@@ -152,10 +150,7 @@ class ByKeyTask:
         partitions: Sequence[TopicPartition],
         holds: Callable[[], bool],
     ) -> None:
-        self._context = context
-        self._holds = holds
-        self._offsets = offsets
-        self._partitions = partitions
+        self._context, self._holds, self._offsets, self._partitions = context, holds, offsets, partitions
         self._stopping = asyncio.Event()
         self._copied: dict[TopicPartition, ByKeyProgress] = {}
         self._stored: dict[TopicPartition, Committed] = {}

@@ -150,9 +150,7 @@ class GroupOffsets:
     """The offsets that one member stores in its group."""
 
     def __init__(self, cluster: Cluster, group_id: str, membership: Membership) -> None:
-        self._cluster = cluster
-        self._group_id = group_id
-        self._membership = membership
+        self._cluster, self._group_id, self._membership = cluster, group_id, membership
         self._short: set[TopicPartition] = set()
 
     async def read(self) -> dict[TopicPartition, Committed]:
@@ -161,12 +159,8 @@ class GroupOffsets:
         return {TopicPartition(*partition): stored for partition, stored in found.items()}
 
     async def write(self, offsets: Mapping[TopicPartition, Committed]) -> None:
-        """Store offsets as this member.
-
-        Raises:
-            RetriableError: The coordinator does not answer, or the group has continued without us.
-            NotAuthorized: READ on the group or on a topic is missing.
-        """
+        """Store offsets as this member. Raises RetriableError if the coordinator does not answer, or the group has
+        continued without us, and NotAuthorized if READ on the group or on a topic is missing."""
         generation, member = self._membership()
         if member == "":
             raise RetriableError(f"this process is not a member of group {self._group_id} now")

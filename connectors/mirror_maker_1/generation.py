@@ -51,11 +51,9 @@ class Copying:
         refused: TopicRefusals,
         holds: Callable[[], bool],
     ) -> None:
-        self._context = context
-        self._offsets = offsets
+        self._context, self._offsets = context, offsets
         self._partitions = sorted(partitions)
-        self._refused = refused
-        self._holds = holds
+        self._refused, self._holds = refused, holds
         #: Partition counts of the target's topics, which decide how each topic is copied.
         self.target_counts: dict[str, int] = {}
         self.copies_by_key = False
@@ -77,12 +75,8 @@ class Copying:
 
     async def run(self) -> None:
         """Run until :meth:`stop`, or until a topic that was left out can be copied. When cancelled, it ends at once and
-        stores nothing, because the partitions belong to another member.
-
-        Raises:
-            UnsendableRecord: A record can never be sent, and the process is to end.
-            PermanentError: Rights are missing, or Spark cannot be started.
-        """
+        stores nothing, because the partitions belong to another member. Raises UnsendableRecord if a record can never
+        be sent, and the process is to end, and PermanentError if rights are missing, or Spark cannot be started."""
         if not self._partitions:
             await self._stopping.wait()
             return

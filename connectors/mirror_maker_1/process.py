@@ -200,11 +200,10 @@ class Stream:
                 return
 
     def _has_other_source(self, found: PartitionCounts) -> bool:
-        """Whether other topics are wanted than when we joined, or have other counts than were assigned.
-
-        The leader compares with what it assigned, for all members' topics (``assignmentSnapshot`` of Java's
-        ``ConsumerCoordinator``): a lagging broker may have shown fewer partitions, and then no member has the others.
-        """
+        """Whether other topics are wanted than when we joined, or have other counts than were assigned. The leader
+        compares with what it assigned, for all members' topics (``assignmentSnapshot`` of Java's
+        ``ConsumerCoordinator``): a lagging broker may have shown fewer partitions, and then no member has the
+        others."""
         if self._assigned is None:
             return found.here != self._present.here
         if found.here.keys() != self._present.here.keys():
@@ -296,8 +295,7 @@ class MirrorMaker1:
     """Runs the streams of ``settings`` on a started ``engine``, which the caller stops."""
 
     def __init__(self, settings: MirrorSettings, engine: SparkEngine) -> None:
-        self._settings = settings
-        self._engine = engine
+        self._settings, self._engine = settings, engine
         self._instance = secrets.token_hex(_INSTANCE_BYTES)
         self._streams: dict[FlowName, list[Stream]] = {}
         self._over = asyncio.Event()

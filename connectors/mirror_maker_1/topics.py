@@ -129,12 +129,8 @@ async def make_missing(
     stopping: asyncio.Event,
 ) -> dict[str, TopicMetadata]:
     """Create missing topics, and return the target's topics of these names that exist, after at most half a minute.
-    ``wanted``: the source's; ``refused`` logs the others; with ``stopping`` nothing is waited for.
-
-    Raises:
-        RetriableError: A cluster does not answer.
-        SecurityError: A right is missing; the error names it.
-    """
+    ``wanted``: the source's; ``refused`` logs the others; with ``stopping`` nothing is waited for. Raises
+    RetriableError if a cluster does not answer, and SecurityError if a right is missing; the error names it."""
     found = await _there(clusters, wanted)
     missing = [name for name in wanted if name not in found]
     if not missing:

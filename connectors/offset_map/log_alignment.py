@@ -111,15 +111,12 @@ class _Above:
 
 
 class SideBySide:
-    """Both logs, fed in descending pieces from ``top`` downwards; proven runs are added to ``found``.
-
-    ``top``: (source offset, target offset) where the existing map begins.
-    """
+    """Both logs, fed in descending pieces from ``top`` downwards; proven runs are added to ``found``. ``top``: (source
+    offset, target offset) where the existing map begins."""
 
     def __init__(self, top: tuple[int, int], found: ProvenMap, window: int = WINDOW) -> None:
         self.is_done = False
-        self._found = found
-        self._window = window
+        self._found, self._window = found, window
         #: The first items of both logs are a pair.
         self._waiting = {side: [Item(offset, _TOP)] for side, offset in zip(LogSide, top, strict=True)}
         self._ended: set[LogSide] = set()
@@ -204,10 +201,8 @@ def _uncrossed(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def embedded(source: Sequence[Item], target: Sequence[Item]) -> list[tuple[Item, Item]] | None:
     """Return the pairs if the records common to both logs are, in one, a subsequence of those in the other; else None.
-
     Of equal records the one is chosen with which no consumer misses a record: the first in the target, the last in the
-    source.
-    """
+    source."""
     ours, theirs = ({item.digest for item in items} for items in (source, target))
     source = [item for item in source if item.digest in theirs]
     target = [item for item in target if item.digest in ours]
@@ -221,12 +216,9 @@ def embedded(source: Sequence[Item], target: Sequence[Item]) -> list[tuple[Item,
 def _runs(
     pairs: Sequence[tuple[Item, Item]], source: Sequence[Item], target: Sequence[Item], *, is_whole: bool
 ) -> Iterator[MapRun]:
-    """Yield runs from the first of ``pairs`` up to the last, which is known already.
-
-    If two pairs have the same distance in both logs, with a source record at each offset between them and nothing in
-    the target, which was read completely if ``is_whole``, the copies of those records were there, and the target's
-    cleaner removed them.
-    """
+    """Yield runs from the first of ``pairs`` up to the last, which is known already. If two pairs have the same
+    distance in both logs, with a source record at each offset between them and nothing in the target, which was read
+    completely if ``is_whole``, the copies of those records were there, and the target's cleaner removed them."""
     here, there = ({item.offset: at for at, item in enumerate(items)} for items in (source, target))
     for (ours, theirs), (next_ours, next_theirs) in pairwise(pairs):
         distance = next_ours.offset - ours.offset

@@ -216,15 +216,10 @@ class MapLimits:
 
 class MapReader:
     """The offset map of a flow. A source partition has a map for each of its pairs: several if a topic was recreated,
-    or if it was copied elsewhere before.
-
-    Args:
-        cluster: The cluster where the flow stores its positions, normally the target.
-        topic: ``mm2-offset-map.<source>.internal``.
-        connector: Use this connector's positions; None: the newest if several connectors copy a partition.
-        partitions: Source partitions to read; None for all.
-        must_be_seen: If False, a topic without the right to DESCRIBE counts as empty, and ``unseen`` says why.
-    """
+    or if it was copied elsewhere before. ``cluster``: the cluster where the flow stores its positions, normally the
+    target. ``topic``: ``mm2-offset-map.<source>.internal``. ``connector``: use this connector's positions; None: the
+    newest if several connectors copy a partition. ``partitions``: source partitions to read; None for all.
+    ``must_be_seen``: if False, a topic without the right to DESCRIBE counts as empty, and ``unseen`` says why."""
 
     def __init__(
         self,
@@ -236,9 +231,7 @@ class MapReader:
         must_be_seen: bool = True,
         limits: MapLimits | None = None,
     ) -> None:
-        self._cluster = cluster
-        self._topic = topic
-        self._connector = connector
+        self._cluster, self._topic, self._connector = cluster, topic, connector
         self._wanted = None if partitions is None else frozenset(partitions)
         self._must_be_seen = must_be_seen
         self._limits = limits or MapLimits()
@@ -343,11 +336,9 @@ class MapReader:
         raise RetriableError(f"cluster {self._cluster.name}: {self._topic} changes faster than it can be read")
 
     async def follow(self) -> None:
-        """Read what was added since the last call. A missing topic is an empty map.
-
-        Raises RetriableError if the cluster does not answer in time, SecurityError if the right to READ or DESCRIBE the
-        topic is missing, LaterFormat if a later version wrote into it.
-        """
+        """Read what was added since the last call. A missing topic is an empty map. Raises RetriableError if the
+        cluster does not answer in time, SecurityError if the right to READ or DESCRIBE the topic is missing,
+        LaterFormat if a later version wrote into it."""
         self.is_whole = False
         began_ms = wall_ms()
         if began_ms - self._followed_ms > _TOMBSTONES_MS:

@@ -175,12 +175,9 @@ class LogFeed:
     def __init__(
         self, cluster: Cluster, partition: TopicPartition, topic_id: UUID | None, top: int, *, read_committed: bool
     ) -> None:
-        self.top = top
-        self._end = top
+        self.top, self._end = top, top
         self._start = 0
-        self._step = _STEP
-        self._cluster = cluster
-        self._partition = partition
+        self._step, self._cluster, self._partition = _STEP, cluster, partition
         self._topic = fetch_api.TopicOnWire(partition.topic, topic_id)
         self._read_committed = read_committed
         isolation = fetch_api.READ_COMMITTED if read_committed else fetch_api.READ_UNCOMMITTED
@@ -289,9 +286,7 @@ class Rebuilder:
     """Rebuilds the maps of one flow, partition by partition; it leaves both clusters open."""
 
     def __init__(self, settings: MirrorSourceSettings, source: Cluster, target: Cluster) -> None:
-        self._settings = settings
-        self._source = source
-        self._target = target
+        self._settings, self._source, self._target = settings, source, target
         self._maps = MapReader(target, settings.map_topic, connector=settings.name)
 
     async def partitions(self) -> list[TopicPartition]:

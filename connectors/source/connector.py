@@ -101,12 +101,8 @@ class MirrorSourceConnector:
         access: AccessSync | None = None,
         offset_syncs: OffsetSyncsTopic | None = None,
     ) -> None:
-        self._settings = settings
-        self._props = props
-        self._source = source
-        self._target = target
-        self._admin = admin
-        self._access = access
+        self._settings, self._props, self._source, self._target = settings, props, source, target
+        self._admin, self._access = admin, access
         #: Partitions to copy, in order; None until the first refresh.
         self._partitions: list[TopicPartition] | None = None
         #: Selected partitions, in order; some cannot be copied yet.
@@ -141,11 +137,9 @@ class MirrorSourceConnector:
             self._schedule.add(DELETIONS, self._deletion.run, self._deletion.interval_s, at_once=True)
 
     async def start(self, context: SourceConnectorContext) -> None:
-        """Create missing remote topics, then start the jobs, each at its interval.
-
-        Raises :class:`RetriableError` if a cluster does not answer, and :class:`PermanentError`, such as
-        :class:`BrokersTooOld`. May be called again after an error.
-        """
+        """Create missing remote topics, then start the jobs, each at its interval. Raises :class:`RetriableError` if a
+        cluster does not answer, and :class:`PermanentError`, such as :class:`BrokersTooOld`. May be called again after
+        an error."""
         self._context = context
         await refuse_old_clusters(self._source, self._target)
         await self._refresh()
@@ -153,10 +147,8 @@ class MirrorSourceConnector:
 
     def task_configs(self, max_tasks: int, present: Sequence[Mapping[str, str]] = ()) -> list[dict[str, str]]:
         """Return Java's task configs: the connector's props with ``task.assigned.partitions`` and ``task.index``.
-
         Partitions stay in their task of the ``present`` configs if possible. Before the first refresh, no partition is
-        removed that ``topics`` still selects.
-        """
+        removed that ``topics`` still selects."""
         before = assigned_before(present)
         there = {partition for own in before for partition in own}
         if self._partitions is None:

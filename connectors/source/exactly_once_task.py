@@ -42,13 +42,9 @@ _SKIPS_REPORTED_S: Final = 1.0
 
 
 class ExactlyOnceTask(MirrorSourceTask):
-    """A task that copies in transactions; see the module.
-
-    Args:
-        store: Writes into ``transactions``.
-        plain_id: The transactional id of the store of a predecessor without exactly-once.
-        check_newest: Raises if another worker owns the task; awaited after the id is claimed.
-    """
+    """A task that copies in transactions; see the module. ``store``: writes into ``transactions``. ``plain_id``: the
+    transactional id of the store of a predecessor without exactly-once. ``check_newest``: raises if another worker owns
+    the task; awaited after the id is claimed."""
 
     _lets_join = False
 
@@ -63,9 +59,7 @@ class ExactlyOnceTask(MirrorSourceTask):
         check_newest: Callable[[], Awaitable[None]] | None,
     ) -> None:
         super().__init__(settings, services, store)
-        self._transactions = transactions
-        self._rhythm = rhythm
-        self._plain_id = plain_id
+        self._transactions, self._rhythm, self._plain_id = transactions, rhythm, plain_id
         self._check_newest = check_newest
         #: Whether no transaction can be open, so that the ledger has what is committed.
         self._is_settled = False

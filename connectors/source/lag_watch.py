@@ -86,8 +86,7 @@ class LagWatch:
     """Polls the lag of one worker's mirrors into ``host.seen``."""
 
     def __init__(self, host: MirrorHost, here: ConnectorsHere) -> None:
-        self._host = host
-        self._here = here
+        self._host, self._here = host, here
         self._watched: dict[str, _Watched] = {}
         self._due_s: dict[str, float] = {}
         self._said: dict[str, str] = {}

@@ -152,9 +152,8 @@ def _partition_row(
 
 
 async def verdict_report(asked: Asked, parts: FlowParts, query: Mapping[str, str]) -> dict[str, Any]:
-    """Return a verdict with its facts; both clusters are read every few seconds at most.
-
-    ``query`` may name the ``rest`` URL and the ``file`` that commands of actions shall have."""
+    """Return a verdict with its facts; both clusters are read every few seconds at most. ``query`` may name the
+    ``rest`` URL and the ``file`` that commands of actions shall have."""
     look = asked.look
     async with look.reading:
         if time.monotonic() > look.fresh_until_s:

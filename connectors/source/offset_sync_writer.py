@@ -42,11 +42,9 @@ class SyncedPartition:
     synced_downstream: int = -1
 
     def advance(self, run: Run, lag_max: int) -> range:
-        """Add a run of acknowledged records; return the upstream offsets that a sync is due for.
-
-        A sync is due for the first record; when the last sync is more than ``lag_max`` records old; when upstream
-        offsets skip or go back; and when downstream offsets go back.
-        """
+        """Add a run of acknowledged records; return the upstream offsets that a sync is due for. A sync is due for the
+        first record; when the last sync is more than ``lag_max`` records old; when upstream offsets skip or go back;
+        and when downstream offsets go back."""
         upstream, downstream, count = run
         far = self.synced_downstream + 1 + lag_max - downstream
         at_once = (
@@ -61,12 +59,9 @@ class SyncedPartition:
 
 
 class PendingOffsetSyncs:
-    """The pending syncs of one task, in order.
-
-    A due sync may be written at once. The last record of each partition may be synced at a commit, due or not, so that
-    the sync of an idle partition is up to date. Of pending syncs Java keeps the newest of each partition; this class
-    keeps some more, spaced wider the older they are.
-    """
+    """The pending syncs of one task, in order. A due sync may be written at once. The last record of each partition may
+    be synced at a commit, due or not, so that the sync of an idle partition is up to date. Of pending syncs Java keeps
+    the newest of each partition; this class keeps some more, spaced wider the older they are."""
 
     def __init__(self, lag_max: int) -> None:
         self._lag_max = lag_max
@@ -178,8 +173,7 @@ class OffsetSyncsTopic:
 
     def __init__(self, settings: OffsetSyncsSettings, admin: Admin, label: str) -> None:
         self._wanted = topic_of_syncs(settings)
-        self._admin = admin
-        self._label = label
+        self._admin, self._label = admin, label
         self._is_there = False
         self._said = ""
 
@@ -222,23 +216,16 @@ class OffsetSyncsTopic:
 
 
 class SyncWriter:
-    """Writes offset syncs in the background, one request at a time, from the acknowledged runs and commits it gets.
-
-    A context manager. Its exit writes pending syncs, for two seconds at most, and none if the last write failed.
-
-    A failed write is logged once and retried, and the copy continues. A request that timed out may arrive after the
-    next one; readers then drop their older syncs, and translate to earlier offsets, never to later ones. With
-    exactly-once, runs are added when their transaction is committed, and syncs are written outside of it.
-
-    Args:
-        label: Starts each log line.
-        lag_max: The value of ``offset.lag.max``.
-        write: Writes to the cluster that has the topic, as ``PlainWriter.write``.
-    """
+    """Writes offset syncs in the background, one request at a time, from the acknowledged runs and commits it gets. A
+    context manager. Its exit writes pending syncs, for two seconds at most, and none if the last write failed. A failed
+    write is logged once and retried, and the copy continues. A request that timed out may arrive after the next one;
+    readers then drop their older syncs, and translate to earlier offsets, never to later ones. With exactly-once, runs
+    are added when their transaction is committed, and syncs are written outside of it. ``label``: starts each log line.
+    ``lag_max``: the value of ``offset.lag.max``. ``write``: writes to the cluster that has the topic, as
+    ``PlainWriter.write``."""
 
     def __init__(self, label: str, topic: str, lag_max: int, write: Write) -> None:
-        self._label = label
-        self._topic = topic
+        self._label, self._topic = label, topic
         self._syncs = PendingOffsetSyncs(lag_max)
         self._write_records = write
         self._wanted = asyncio.Event()
@@ -260,10 +247,8 @@ class SyncWriter:
         self._wake()
 
     async def leave(self, sources: Collection[TopicPartition]) -> None:
-        """Write the pending syncs of partitions that another task gets, before that task may write their syncs.
-
-        After two seconds the rest is dropped, because after the other task's syncs it would make readers drop those.
-        """
+        """Write the pending syncs of partitions that another task gets, before that task may write their syncs. After
+        two seconds the rest is dropped, because after the other task's syncs it would make readers drop those."""
         syncs = self._syncs.leave(sources)
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WRITE_S), self._one_request:

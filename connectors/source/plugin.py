@@ -81,8 +81,7 @@ class MirrorSource(MirrorConnector):
     """Finds topics, creates remote topics and assigns partitions to tasks, on the clusters of one flow."""
 
     def __init__(self, host: MirrorHost, more_reports: MoreReports | None = None) -> None:
-        self._host = host
-        self._more_reports = more_reports
+        self._host, self._more_reports = host, more_reports
         self._inner: MirrorSourceConnector | None = None
         self._closing = AsyncExitStack()
 

@@ -46,9 +46,7 @@ class MirrorSourceTask:
     def __init__(self, settings: TaskSettings, services: TaskServices, store: PositionStore) -> None:
         self.state, self.epoch = "starting", 0
         self.problem = ""  # why it is recovering
-        self._settings = settings
-        self._services = services
-        self._store = store
+        self._settings, self._services, self._store = settings, services, store
         self.ledger = Ledger((), Cadence(flush_s=settings.flush_interval_ms / 1000))
         #: The partitions that moved since the watch of the lag has looked at them; it removes them.
         self.news = self.ledger.reader()
@@ -225,11 +223,9 @@ class MirrorSourceTask:
         self, handle: SliceHandle, opening: asyncio.Task[None]
     ) -> tuple[ProducerIdAndEpoch, set[TopicPartition]]:
         """Take over and store all start positions, after which the slice that is opening may write. Return its producer
-        and the source partitions whose targets have our marker.
-
-        At the first start takeover and opening run concurrently. Later the fence waits for the slice, because while
-        Spark is down each attempt would leave a marker in all partitions.
-        """
+        and the source partitions whose targets have our marker. At the first start takeover and opening run
+        concurrently. Later the fence waits for the slice, because while Spark is down each attempt would leave a marker
+        in all partitions."""
         self._is_taking_over = True
         if self._took_over:
             await opening

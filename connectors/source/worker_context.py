@@ -45,9 +45,7 @@ class SharedSpark:
     ``leases`` owns the sockets of its links."""
 
     def __init__(self, make: Callable[[], SparkEngine], link: LinkSettings, leases: LeaseLoop) -> None:
-        self._make = make
-        self._link = link
-        self._leases = leases
+        self._make, self._link, self._leases = make, link, leases
         #: None until a task or a start of the worker has needed it.
         self.engine: SparkEngine | None = None
         self._links: LinkServer | None = None

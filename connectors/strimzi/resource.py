@@ -46,10 +46,8 @@ _DECIMAL: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+
 
 @dataclass(frozen=True)
 class Node:
-    """A field of a document; ``path`` is like ``spec.mirrors[0].topicsPattern``.
-
-    ``value`` is plain data: mappings, lists, text, numbers, booleans, None.
-    """
+    """A field of a document; ``path`` is like ``spec.mirrors[0].topicsPattern``. ``value`` is plain data: mappings,
+    lists, text, numbers, booleans, None."""
 
     value: Any = field(repr=False)
     path: str

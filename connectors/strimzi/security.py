@@ -31,10 +31,8 @@ _OUTSIDE: Final = ("", ".", "..")
 
 
 def mounted_secrets(params: Mapping[str, str]) -> Provider:
-    """Return a provider of the secrets in the folder that ``directory`` names; a :data:`ProviderFactory`.
-
-    A line end after a value is removed, because editors add it. Raises ValueError if the folder does not exist.
-    """
+    """Return a provider of the secrets in the folder that ``directory`` names; a :data:`ProviderFactory`. A line end
+    after a value is removed, because editors add it. Raises ValueError if the folder does not exist."""
     folder = Path(params.get(DIRECTORY, ""))
     if not params.get(DIRECTORY) or not folder.is_dir():
         raise ValueError(f"{DIRECTORY}: {params.get(DIRECTORY) or 'nothing'} is not a folder")

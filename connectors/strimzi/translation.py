@@ -238,10 +238,8 @@ class WantedConnector:
 
 @dataclass(frozen=True)
 class TranslatedResource:
-    """A resource as a worker's properties and its connectors, with notices on fields and missing secrets.
-
-    ``variables`` are the environment variables that it refers to, each with the field.
-    """
+    """A resource as a worker's properties and its connectors, with notices on fields and missing secrets. ``variables``
+    are the environment variables that it refers to, each with the field."""
 
     name: str
     worker: Mapping[str, str]

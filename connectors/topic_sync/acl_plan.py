@@ -98,11 +98,8 @@ class WantedAcls:
 
 def topic_rules(source: Iterable[AclBinding], names: Names) -> WantedAcls:
     """Apply Java's rule (``MirrorSourceConnector.syncTopicAcls``): literal topic names, no right to write; and not the
-    denials of a failover, because neither failback nor undo would delete the copy.
-
-    The name ``*`` is like other names here, as in Java: with the Default policy it becomes ``us.*``, which is not a
-    topic.
-    """
+    denials of a failover, because neither failback nor undo would delete the copy. The name ``*`` is like other names
+    here, as in Java: with the Default policy it becomes ``us.*``, which is not a topic."""
     wanted = WantedAcls()
     for rule in source:
         if rule.resource_type != "TOPIC" or rule.pattern_type != "LITERAL" or refuses_writers(rule):
@@ -123,21 +120,14 @@ def full_rules(
     mirrored_back: Collection[AclBinding] = (),
     made: Collection[AclBinding] = (),
 ) -> WantedAcls:
-    """Return every ACL of the source that means something on the target.
-
-    A denial is never left out if a grant for the same names is taken: if it cannot be expressed as a prefix, it is
-    expressed for each topic, and it stays on copies whose topic is now excluded or deleted. There are two exceptions:
-    if a name may also be one of the target's own, no denial is created for an excluded topic; and denials of a failover
-    stay on the source.
-
-    Args:
-        resources: Of ``RESOURCES``.
-        writes: The right to write to a topic becomes one to write to its remote topic.
-        mirrored: The topics of the source that are mirrored now.
-        mirrored_back: ACLs on the source that the flow in the other direction has created; sent back, an ACL would
-            outlive its original.
-        made: What this flow has recorded as created by itself.
-    """
+    """Return every ACL of the source that means something on the target. A denial is never left out if a grant for the
+    same names is taken: if it cannot be expressed as a prefix, it is expressed for each topic, and it stays on copies
+    whose topic is now excluded or deleted. There are two exceptions: if a name may also be one of the target's own, no
+    denial is created for an excluded topic; and denials of a failover stay on the source. ``resources``: of
+    ``RESOURCES``. ``writes``: the right to write to a topic becomes one to write to its remote topic. ``mirrored``: the
+    topics of the source that are mirrored now. ``mirrored_back``: ACLs on the source that the flow in the other
+    direction has created; sent back, an ACL would outlive its original. ``made``: what this flow has recorded as
+    created by itself."""
     wanted, made_by_us, denials = WantedAcls(), frozenset(mirrored_back), list[AclBinding]()
     for rule in source:
         denials += [rule] if rule.is_deny else []
@@ -315,15 +305,10 @@ def _is_known(rule: AclBinding) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AccessPlan:
-    """Steps in order, each sorted.
-
-    Args:
-        claims: To be recorded as created by this flow before any is created.
-        forgets: Records of ACLs that do not exist.
-        left_out: ACLs of the source without a counterpart on the target, with the reason.
-        present: Wanted ACLs that the target has, created by this flow or not.
-        others: ACLs of the target that this flow neither wants nor has recorded as created by itself.
-    """
+    """Steps in order, each sorted. ``claims``: to be recorded as created by this flow before any is created.
+    ``forgets``: records of ACLs that do not exist. ``left_out``: ACLs of the source without a counterpart on the
+    target, with the reason. ``present``: wanted ACLs that the target has, created by this flow or not. ``others``: ACLs
+    of the target that this flow neither wants nor has recorded as created by itself."""
 
     create_denies: tuple[AclBinding, ...] = ()
     delete_allows: tuple[AclBinding, ...] = ()
@@ -347,13 +332,9 @@ class AccessPlan:
 
 
 def plan_access(wanted: WantedAcls, there: Collection[AclBinding], ours: Set[AclBinding] | None) -> AccessPlan:
-    """Plan the steps from ``there`` to ``wanted``.
-
-    Args:
-        there: All ACLs of the target of the resource types concerned.
-        ours: What this flow has recorded as created by itself; only that is ever deleted. None if no record is kept:
-            then nothing is deleted.
-    """
+    """Plan the steps from ``there`` to ``wanted``. ``there``: all ACLs of the target of the resource types concerned.
+    ``ours``: what this flow has recorded as created by itself; only that is ever deleted. None if no record is kept:
+    then nothing is deleted."""
     present = frozenset(there)
     create = wanted.rules - present
     made = frozenset[AclBinding]() if ours is None else frozenset(ours)

@@ -91,10 +91,8 @@ class AccessFlow:
 
 
 class AccessSync:
-    """Reads both clusters' ACLs, plans, and applies the plan. Calls must not overlap.
-
-    ``source`` and ``target`` connect as administrators; ``admin`` changes the target.
-    """
+    """Reads both clusters' ACLs, plans, and applies the plan. Calls must not overlap. ``source`` and ``target`` connect
+    as administrators; ``admin`` changes the target."""
 
     def __init__(
         self,
@@ -105,12 +103,8 @@ class AccessSync:
         admin: Admin,
         records: Records[AclBinding, bool],
     ) -> None:
-        self._settings = settings
-        self._flow = flow
-        self._source = source
-        self._target = target
-        self._admin = admin
-        self._records = records
+        self._settings, self._flow, self._source, self._target = settings, flow, source, target
+        self._admin, self._records = admin, records
         self._tried: Sequence[AclBinding] | None = None  # the source's ACLs, unless a retry is due soon
         self._held: frozenset[AclBinding] = frozenset()  # wanted ACLs that the target had after the last run
         self._waits = False  # for the next run: what prevents a sync has been logged

@@ -35,11 +35,9 @@ def selected(takes: Callable[[str], bool], source: Mapping[str, TopicMetadata]) 
 def assign(
     partitions: Sequence[TopicPartition], tasks_max: int, before: Sequence[Collection[TopicPartition]] = ()
 ) -> list[list[TopicPartition]]:
-    """Assign ``partitions`` to at most ``tasks_max`` tasks, whose counts differ by at most one.
-
-    Round-robin (Kafka ``MirrorSourceConnector.taskConfigs``) if nothing was assigned ``before``. Otherwise as few
-    partitions as possible change their task; each task has its own in the order of ``partitions``.
-    """
+    """Assign ``partitions`` to at most ``tasks_max`` tasks, whose counts differ by at most one. Round-robin (Kafka
+    ``MirrorSourceConnector.taskConfigs``) if nothing was assigned ``before``. Otherwise as few partitions as possible
+    change their task; each task has its own in the order of ``partitions``."""
     tasks = min(tasks_max, len(partitions))
     wanted = set(partitions)
     kept = _kept(wanted, [*before[:tasks], *[()] * (tasks - len(before))])
@@ -116,8 +114,7 @@ async def first_offsets(
     source: Cluster, partitions: Collection[TopicPartition], begin: Begin
 ) -> dict[TopicPartition, int]:
     """Return the first source offset to copy of each partition. Errors are those of
-    :func:`connect.kafka.log.offsets.list_offsets` and
-    :func:`connect.kafka.log.committed_offsets.committed_offsets`."""
+    :func:`connect.kafka.log.offsets.list_offsets` and :func:`connect.kafka.log.committed_offsets.committed_offsets`."""
     if not partitions:
         return {}
     of_group = await committed_offsets(source, begin.group) if begin.group else {}
@@ -146,12 +143,10 @@ async def warn_of_members(source: Cluster, group: str) -> None:
 
 
 async def warn_of_skipped_backlog(source: Cluster, ends: Mapping[TopicPartition, int]) -> None:
-    """Warn of partitions that have records and begin at their ends (``auto.offset.reset`` = ``latest``).
-
-    At a first start the user asks for that. But brokers delete a group's committed offsets of a deleted topic (Kafka
+    """Warn of partitions that have records and begin at their ends (``auto.offset.reset`` = ``latest``). At a first
+    start the user asks for that. But brokers delete a group's committed offsets of a deleted topic (Kafka
     ``GroupCoordinator.onPartitionsDeleted``), so a recreated topic begins at its end too. ``ends``: where partitions
-    without a stored offset begin. Errors are those of :func:`connect.kafka.log.offsets.list_offsets`.
-    """
+    without a stored offset begin. Errors are those of :func:`connect.kafka.log.offsets.list_offsets`."""
     starts = await list_offsets(source, list(ends), EARLIEST) if ends else {}
     behind = sorted(one for one, end in ends.items() if starts[one] < end)
     if behind:

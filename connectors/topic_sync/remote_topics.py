@@ -59,10 +59,8 @@ def wanted_configs(source: TopicConfigs, properties: ConfigPropertyFilter) -> di
 def alterations(
     topic: str, source: TopicConfigs, target: TopicConfigs | None, properties: ConfigPropertyFilter
 ) -> list[AlterConfig]:
-    """Return changes of the remote ``topic``. ``target`` None: its settings are hidden from us, so all are sent.
-
-    A key that the target does not know is left out, because it would make the broker reject the others.
-    """
+    """Return changes of the remote ``topic``. ``target`` None: its settings are hidden from us, so all are sent. A key
+    that the target does not know is left out, because it would make the broker reject the others."""
     changes = []
     for key, value in wanted_configs(source, properties).items():
         has = None if target is None else target.get(key)
@@ -86,10 +84,7 @@ class ConfigSync:
     """Settings of the remote topics of one flow. ``topics`` maps source topics to remote topics."""
 
     def __init__(self, flow: str, source: Cluster, target: Cluster, properties: ConfigPropertyFilter) -> None:
-        self._flow = flow
-        self._source = source
-        self._target = target
-        self._properties = properties
+        self._flow, self._source, self._target, self._properties = flow, source, target, properties
         self._seen: dict[str, dict[str, str | None]] = {}
         self._next = 0
         #: Topics whose settings were hidden when last read, and why.
@@ -178,11 +173,8 @@ def name_topics(
     all_names: Callable[[str], Sequence[str]], topics: Sequence[str], copied: Collection[str] = ()
 ) -> Naming:
     """Name ``topics``. ``all_names`` returns the names of a topic and of all that others make of its records, ours
-    first; it raises PermanentError if there is none.
-
-    Two topics of one name are never merged, whether we fill both or other connectors fill one: the one in ``copied``
-    keeps it, otherwise none has it.
-    """
+    first; it raises PermanentError if there is none. Two topics of one name are never merged, whether we fill both or
+    other connectors fill one: the one in ``copied`` keeps it, otherwise none has it."""
     names: dict[str, Sequence[str]] = {}
     problems: dict[str, str] = {}
     for topic in topics:

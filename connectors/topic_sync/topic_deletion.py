@@ -60,16 +60,10 @@ def deletable(
     source: Collection[str],
     target: Mapping[str, UUID | None],
 ) -> dict[str, str]:
-    """Return remote topics by source topic, if the source does not list the source topic.
-
-    ``connector`` has filled the remote topic and would fill it now, its id is still the same, and no topic that the
-    source lists fills it or has records sent there.
-
-    Args:
-        copies: Of all connectors.
-        source: The source's topics.
-        target: The target's topics and their ids. Without ids a recreated topic looks like ours, so nothing is deleted.
-    """
+    """Return remote topics by source topic, if the source does not list the source topic. ``connector`` has filled the
+    remote topic and would fill it now, its id is still the same, and no topic that the source lists fills it or has
+    records sent there. ``copies``: of all connectors. ``source``: the source's topics. ``target``: the target's topics
+    and their ids. Without ids a recreated topic looks like ours, so nothing is deleted."""
     ours = {
         copy
         for copy in copies
@@ -93,16 +87,10 @@ def deletable(
 def is_copied_cluster(
     policy: ReplicationPolicy, copied: Iterable[tuple[str, UUID | None]], listed: Mapping[str, UUID | None]
 ) -> bool:
-    """Whether the cluster that answers still has a topic that was copied, by its id.
-
-    A rebuilt cluster, or another one with the same address, has none, whatever the names of its topics: the remote
-    topics are then the only copy. Without ids (before Kafka 2.8) a name counts, except heartbeats, which every mirror
-    creates.
-
-    Args:
-        copied: Source topics and their ids, according to stored positions.
-        listed: The source's topics now.
-    """
+    """Whether the cluster that answers still has a topic that was copied, by its id. A rebuilt cluster, or another one
+    with the same address, has none, whatever the names of its topics: the remote topics are then the only copy. Without
+    ids (before Kafka 2.8) a name counts, except heartbeats, which every mirror creates. ``copied``: source topics and
+    their ids, according to stored positions. ``listed``: the source's topics now."""
     if any(listed.values()):
         return any(topic_id is not None and listed.get(topic) == topic_id for topic, topic_id in copied)
     return any(topic in listed and not policy.is_heartbeats_topic(topic) for topic, _ in copied)
@@ -145,10 +133,7 @@ class TopicDeletion:
     def __init__(
         self, settings: MirrorSourceSettings, delay_ms: int, source: Cluster, target: Cluster, admin: Admin
     ) -> None:
-        self._settings = settings
-        self._delay_ms = delay_ms
-        self._source = source
-        self._target = target
+        self._settings, self._delay_ms, self._source, self._target = settings, delay_ms, source, target
         self._admin = admin
         self._records = Records(GONE, target, admin, record_settings(settings))
         self._since_ms: dict[str, int] | None = None
@@ -169,9 +154,7 @@ class TopicDeletion:
 
     async def run(self) -> None:
         """Find deleted source topics, record when they were first missing, and delete remote topics that are due.
-
-        Raises RetriableError if a cluster does not answer, SecurityError if a right is missing.
-        """
+        Raises RetriableError if a cluster does not answer, SecurityError if a right is missing."""
         if self._since_ms is None:
             self._since_ms = await self._records.load()
         now_ms = wall_ms()

@@ -50,9 +50,7 @@ class Comparison:
     """Compares one range."""
 
     def __init__(self, plan: RangePlan, open_reader: Open, transform: Transform | None = None) -> None:
-        self._plan = plan
-        self._open = open_reader
-        self._transform = transform
+        self._plan, self._open, self._transform = plan, open_reader, transform
         self._source = Cursor(open_reader("source", plan.begin, plan.end), transform)
         self._target = Cursor(open_reader("target", plan.target_begin, plan.target_end))
         self._ours: list[Lone] = []

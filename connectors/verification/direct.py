@@ -35,13 +35,8 @@ async def compare_topics(
     source: ConnectionSettings, target: ConnectionSettings, topics: Mapping[str, str]
 ) -> TopicsComparison:
     """Compare what source and target hold at the time of the call; ``topics``: target topic by source topic. Aborted
-    records do not count.
-
-    Raises:
-        ClusterUnreachable: No broker of a cluster answers.
-        PermanentError: A topic does not exist, or the target has fewer partitions.
-        RetriableError: A broker stopped sending.
-    """
+    records do not count. Raises ClusterUnreachable if no broker of a cluster answers, PermanentError if a topic
+    does not exist, or the target has fewer partitions, and RetriableError if a broker stopped sending."""
     async with AsyncExitStack() as closing:
         here, there = Cluster(source), Cluster(target)
         closing.push_async_callback(here.close)

@@ -172,14 +172,10 @@ class ReadLimit:
 
 
 class LogReader:
-    """The data batches of ``partition`` with an offset from ``begin`` up to ``end`` (exclusive).
-
-    Args:
-        is_committed: Pass over aborted batches; ``end`` is then at most the last stable offset.
-        fetch_bytes: Of one request; two are held at a time.
-        topic_id: A topic with another id is not read; empty if it is not known.
-        pace: Counts what is read; None if it is not limited.
-    """
+    """The data batches of ``partition`` with an offset from ``begin`` up to ``end`` (exclusive). ``is_committed``: pass
+    over aborted batches; ``end`` is then at most the last stable offset. ``fetch_bytes``: of one request; two are held
+    at a time. ``topic_id``: a topic with another id is not read; empty if it is not known. ``pace``: counts what is
+    read; None if it is not limited."""
 
     def __init__(
         self,
@@ -200,12 +196,8 @@ class LogReader:
         self.bytes = 0
         #: Return control batches and aborted ones too.
         self.is_whole = False
-        self._cluster = cluster
-        self._partition = partition
-        self._is_committed = is_committed
-        self._fetch_bytes = fetch_bytes
-        self._pace = pace
-        self._position = begin
+        self._cluster, self._partition, self._is_committed = cluster, partition, is_committed
+        self._fetch_bytes, self._pace, self._position = fetch_bytes, pace, begin
         self._leader: tuple[int, UUID | None] | None = None
         self._topic_id = UUID(topic_id) if topic_id else None
         self._batches: deque[LogBatch] = deque()

@@ -83,9 +83,8 @@ class FlowClusters:
 @dataclass(slots=True)
 class PartitionScope:
     """One partition's work: ``verified`` is what is done, ``begin`` and ``target_begin`` where the next range begins.
-
-    ``bounds`` are the places where a range has to end, source and target, ascending; the last is the end of both logs.
-    """
+    ``bounds`` are the places where a range has to end, source and target, ascending; the last is the end of both
+    logs."""
 
     source: TopicPartition
     target: TopicPartition

@@ -82,9 +82,7 @@ class Difference(Wired):
 @dataclass(frozen=True, slots=True)
 class ExplainedRange(Wired):
     """Offsets ``first`` to ``last``, of the ``side`` ("source" or "target"), that are not equal for a known reason.
-
-    ``records``: how many records are meant, -1 if that is unknown. ``detail``: more on the reason, for people.
-    """
+    ``records``: how many records are meant, -1 if that is unknown. ``detail``: more on the reason, for people."""
 
     topic: str
     partition: int
@@ -189,11 +187,9 @@ class VerificationResult(Wired):
 
 @dataclass(slots=True)
 class TopicCoverage:
-    """One source topic, its partitions summed up.
-
-    ``compared``, ``explained`` and ``left`` are source offsets up to which the flow had copied: ``left`` are not
-    compared yet. ``records`` and ``bytes`` were compared, ``same_bytes`` of them without being decoded.
-    """
+    """One source topic, its partitions summed up. ``compared``, ``explained`` and ``left`` are source offsets up to
+    which the flow had copied: ``left`` are not compared yet. ``records`` and ``bytes`` were compared, ``same_bytes`` of
+    them without being decoded."""
 
     topic: str
     target_topic: str

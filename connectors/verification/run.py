@@ -95,13 +95,8 @@ class Verification:
         show: Callable[[Progress], None],
     ) -> None:
         settings = flow.settings()
-        self._flow = flow
-        self._settings = settings
-        self._clusters = clusters
-        self._engine = engine
-        self._links = links
-        self._options = options
-        self._show = show
+        self._flow, self._settings, self._clusters, self._engine = flow, settings, clusters, engine
+        self._links, self._options, self._show = links, options, show
         self._chain = chain_plan(settings.transforms, settings.source_alias, find_plugin, settings.names)
         clients = flow.clients()
         self._clients = (clients.replication_consumer(0), clients.target_admin())

@@ -98,10 +98,8 @@ def _is_another(ids: Mapping[str, str] | None, topic: str, before: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Verified(Wired):
-    """How far a partition is verified: ``result`` so far, and where the next range begins in the target.
-
-    ``ids``: of source and target topic; another id means another log.
-    """
+    """How far a partition is verified: ``result`` so far, and where the next range begins in the target. ``ids``: of
+    source and target topic; another id means another log."""
 
     result: PartitionResult
     target_to: int
@@ -175,12 +173,9 @@ async def verification_report(
 
 def verification_as_json(results: Sequence[PartitionResult], query: Mapping[str, str]) -> dict[str, Any]:
     """Return the results as JSON; ``verified_ms``: of the partition whose last range was compared the longest ago, -1
-    if none was.
-
-    With ``top``, only that number of partitions whose source or target name contains ``search``, each with its first
-    differences, undecided records and explained ranges: most differences first, then most undecided ones, then those
-    compared the longest ago.
-    """
+    if none was. With ``top``, only that number of partitions whose source or target name contains ``search``, each with
+    its first differences, undecided records and explained ranges: most differences first, then most undecided ones,
+    then those compared the longest ago."""
     shown = _found(results, query) if "top" in query else results
     return {
         "verified_ms": min((one.verified_ms for one in results if one.verified_ms), default=-1),

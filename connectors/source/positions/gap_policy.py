@@ -46,21 +46,13 @@ class Rewind(NamedTuple):
 
 
 class GapPasser:
-    """Lets entries continue after gaps, at one takeover.
-
-    Args:
-        label: Starts each log line.
-        runs_of: Returns the newest stored runs of a position's pair, ascending.
-        now_ms: Since 1970.
-    """
+    """Lets entries continue after gaps, at one takeover. ``label``: starts each log line. ``runs_of``: returns the
+    newest stored runs of a position's pair, ascending. ``now_ms``: since 1970."""
 
     def __init__(
         self, label: str, policy: GapPolicy, runs_of: Callable[[Position], Sequence[MapRun]], now_ms: int
     ) -> None:
-        self._label = label
-        self._policy = policy
-        self._runs_of = runs_of
-        self._now_ms = now_ms
+        self._label, self._policy, self._runs_of, self._now_ms = label, policy, runs_of, now_ms
 
     def resume_past_gap(self, entries: Sequence[Entry]) -> None:
         """Mark entries that have just stopped and may continue, before :meth:`begin`. If this takeover fails, the next

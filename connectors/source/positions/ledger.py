@@ -35,16 +35,12 @@ from connectors.source.positions.stored_positions import Commit, CommitScope
 
 @dataclass(frozen=True, slots=True)
 class Cadence:
-    """When positions are stored.
-
-    Args:
-        interval_s: The longest interval, if anything was copied.
-        sized_bytes: Once the task has copied this much since, positions of the busiest partitions are stored sooner.
-            This bounds what a successor reads again to count, far below :data:`MAX_UNSTORED_BYTES` if the store works.
-        uncountable_s: For partitions that a successor cannot count, and so copies again from their position.
-        flush_s: How often Java's offsets are stored too, ``offset.flush.interval.ms``.
-        complete_s: How often whole maps are stored too, for an earlier version that continues after a kill.
-    """
+    """When positions are stored. ``interval_s``: the longest interval, if anything was copied. ``sized_bytes``: once
+    the task has copied this much since, positions of the busiest partitions are stored sooner. This bounds what a
+    successor reads again to count, far below :data:`MAX_UNSTORED_BYTES` if the store works. ``uncountable_s``: for
+    partitions that a successor cannot count, and so copies again from their position. ``flush_s``: how often Java's
+    offsets are stored too, ``offset.flush.interval.ms``. ``complete_s``: how often whole maps are stored too, for an
+    earlier version that continues after a kill."""
 
     flush_s: float = 60.0
     complete_s: float = 3600.0
@@ -286,10 +282,9 @@ class Ledger:
 
     def plans(self, pipelined: Collection[TopicPartition] = ()) -> Iterator[PartitionPlan]:
         """Yield plans, made one by one, that continue at the acknowledged positions, under their producer.
-
         ``pipelined``: partitions where a fence has just written a marker. A sequence above 0 does not prove that the
-        leader knows the producer: after a day without batches (``producer.id.expiration.ms``) it accepts any sequence.
-        """
+        leader knows the producer: after a day without batches (``producer.id.expiration.ms``) it accepts any
+        sequence."""
         return (plan_of(entry, entry.pair.source in pipelined) for entry in self.going() if not entry.holds_back)
 
     def stand_still(self, has_ended: Callable[[Entry], bool]) -> bool:
@@ -411,11 +406,9 @@ async def trim_forever(target: Cluster, ledger: Ledger, name: str) -> NoReturn:
 
 
 async def note_log_starts(target: Cluster, entries: list[Entry]) -> bool:
-    """Request the log start offsets of the targets of ``entries``; return False if there is none to request.
-
-    A topic may be recreated at any time, with another log start: an answer counts only if the topic had the pair's id
-    both before and after it. Raises :class:`HeliographError` if the cluster does not answer or refuses.
-    """
+    """Request the log start offsets of the targets of ``entries``; return False if there is none to request. A topic
+    may be recreated at any time, with another log start: an answer counts only if the topic had the pair's id both
+    before and after it. Raises :class:`HeliographError` if the cluster does not answer or refuses."""
     copied = [(entry, entry.pair) for entry in entries if entry.position is not None]
     before = await _metadata(target, [pair for _, pair in copied])
     asked = [(entry, pair) for entry, pair in copied if _is_its_own(before, pair)]

@@ -88,8 +88,7 @@ class SkipLog:
     """Logs each skipped record (``errors.log.enable``), or a summary every few seconds."""
 
     def __init__(self, flow: str, *, each: bool) -> None:
-        self._flow = flow
-        self._each = each
+        self._flow, self._each = flow, each
         self._reported_s = float("-inf")
         self._unreported: dict[tuple[TopicPartition, int], tuple[int, int]] = {}  # count, last offset
 
@@ -167,9 +166,7 @@ class StateNotes:
     """Stores the states of a task's partitions, if ``records`` is given; ``ledger`` returns none during a takeover."""
 
     def __init__(self, label: str, records: StateRecords | None, ledger: Callable[[], Ledger | None]) -> None:
-        self._label = label
-        self._records = records
-        self._ledger = ledger
+        self._label, self._records, self._ledger = label, records, ledger
         self._noted: dict[TopicPartition, PartitionState] | None = None
         self._noting = asyncio.Lock()
         self._said = ""

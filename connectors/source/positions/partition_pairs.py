@@ -31,11 +31,9 @@ _NO_BATCHES: Final = dict.fromkeys(map(str, fetched_batches.BatchKind), 0)
 @dataclass(frozen=True, slots=True)
 class PartitionPair:
     """A source partition and the target partition that it is copied to; topic ids are None if brokers have none.
-
     ``ways``: as in a plan. ``is_countable``: whether a successor can count the records that a crash left after a stored
     position, because the source keeps all records and each becomes one target record. ``is_target_compacted``: whether
-    the target's cleanup policy includes ``compact``.
-    """
+    the target's cleanup policy includes ``compact``."""
 
     source: types.TopicPartition
     source_topic_id: UUID | None
@@ -297,11 +295,9 @@ class Pairing:
         is_countable: bool = True,
     ) -> None:
         """``is_countable``: whether each record of the source becomes one record of the target."""
-        self._is_countable = is_countable
-        self._remote_topic = remote_topic
+        self._is_countable, self._remote_topic = is_countable, remote_topic
         self._source, self._target = clusters
-        self._admin = admin
-        self._ways = ways
+        self._admin, self._ways = admin, ways
 
     async def pairs(self, partitions: Sequence[types.TopicPartition]) -> list[PartitionPair]:
         """Return the pairs of the partitions that both clusters know now. Raises RetriableError without an answer."""

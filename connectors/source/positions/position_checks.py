@@ -46,9 +46,7 @@ class UnavailablePartitions:
     """Partitions of a task that could not be taken over with the others."""
 
     def __init__(self, source: Cluster, target: Cluster) -> None:
-        self._source = source
-        self._target = target
-        self._again_s = _LOOK_AGAIN_S
+        self._source, self._target, self._again_s = source, target, _LOOK_AGAIN_S
         self._look_at_s = 0.0
         #: Their stored positions.
         self.starts: Mapping[TopicPartition, Start] = {}
@@ -93,10 +91,8 @@ class UnavailablePartitions:
 async def unavailable(
     source: Cluster, target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
 ) -> dict[TopicPartition, str]:
-    """Return why entries cannot be taken over now, by source partition, as messages.
-
-    Raises :class:`RetriableError` if a cluster does not answer.
-    """
+    """Return why entries cannot be taken over now, by source partition, as messages. Raises :class:`RetriableError` if
+    a cluster does not answer."""
     marked = {entry.pair.source: position.target for entry in entries if (position := _unclean(entry, starts))}
     asked = {entry.pair.source for entry in entries if _asks_the_source(starts[entry.pair.source])}
     here, there, least = await asyncio.gather(
@@ -187,11 +183,9 @@ _AT_ONCE: Final = 32
 async def refuse_deleted_topics(
     source: Cluster, target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
 ) -> frozenset[str]:
-    """Stop entries whose topics were deleted or recreated, and give the others the current ids of their topics.
-
-    Return the existing topics of all current and former targets. Raises :class:`RetriableError` if a cluster does not
-    answer.
-    """
+    """Stop entries whose topics were deleted or recreated, and give the others the current ids of their topics. Return
+    the existing topics of all current and former targets. Raises :class:`RetriableError` if a cluster does not
+    answer."""
     written = {position.target_topic for entry in entries if (position := starts[entry.pair.source].position)}
     here, there = await asyncio.gather(
         known_topics(source, {entry.pair.source.topic for entry in entries}),
@@ -248,12 +242,10 @@ def judge(side: str, entry: Entry, position: Position, topic: TopicMetadata | No
 async def refuse_truncated_targets(
     target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
 ) -> None:
-    """Stop entries whose target's log ends before its acknowledged end, or was truncated there and has grown again.
-
-    The latter is checked only for partitions that were handed over, because a resume reads the others from there. A
-    former leader that does not know of its replacement yet may report a lower end, so that counts only after the same
-    time as a missing topic. Raises :class:`RetriableError` if a leader does not answer.
-    """
+    """Stop entries whose target's log ends before its acknowledged end, or was truncated there and has grown again. The
+    latter is checked only for partitions that were handed over, because a resume reads the others from there. A former
+    leader that does not know of its replacement yet may report a lower end, so that counts only after the same time as
+    a missing topic. Raises :class:`RetriableError` if a leader does not answer."""
     asked = [(entry, position) for entry in entries if (position := _of_target(entry, starts[entry.pair.source]))]
     clock = asyncio.get_running_loop().time
     until_s = clock() + log_divergence.DELETED_AFTER_S

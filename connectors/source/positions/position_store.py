@@ -62,12 +62,10 @@ DEFAULT_PARTITIONS: Final = 25
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """Where a flow keeps its positions.
-
-    ``transactional_id`` is the store's own, one per task; a store that opens with it fences the previous one.
-    ``read_topics``: the worker's offset topic, if ``offsets_topic`` is another one, and ``offsets_topic``, which takes
-    precedence; the first has the offsets of a flow that got its own topic later (``ConnectorOffsetBackingStore``).
-    """
+    """Where a flow keeps its positions. ``transactional_id`` is the store's own, one per task; a store that opens with
+    it fences the previous one. ``read_topics``: the worker's offset topic, if ``offsets_topic`` is another one, and
+    ``offsets_topic``, which takes precedence; the first has the offsets of a flow that got its own topic later
+    (``ConnectorOffsetBackingStore``)."""
 
     connector: str
     source_alias: str
@@ -92,9 +90,7 @@ class MirrorPositionStore:
         shared: SharedTransactions | None = None,
     ) -> None:
         """``shared``: writes into the records' own transactions, under exactly-once; else the store has its own."""
-        self._cluster = cluster
-        self._admin = admin
-        self._settings = settings
+        self._cluster, self._admin, self._settings = cluster, admin, settings
         self._read_topics = settings.read_topics or (settings.offsets_topic,)
         self._missing_rights = missing_rights or stored_positions.MissingRights()
         self._shared = shared

@@ -36,8 +36,7 @@ class MissingRights:
     """Logs once per flow that it runs without transactional ids; ``id_prefix`` is common to all its ids."""
 
     def __init__(self, flow: str = "", id_prefix: str = "") -> None:
-        self._flow = flow
-        self._id_prefix = id_prefix
+        self._flow, self._id_prefix = flow, id_prefix
         self._is_announced = False
 
     def announce(self, error: TransactionalIdRefused) -> None:
@@ -70,14 +69,10 @@ class PositionsTaken(RetriableError):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What is stored of a partition.
-
-    Args:
-        committed_source_offset: Offset of the last record copied, in Java's record; None if there is none.
-        moved: The position does not match that offset: an operator or a Java worker has changed it since, or, if
-            ``decided``, a gap policy has.
-        claimant: The store id of the task that is taking the partition over from the position's writer, if any.
-    """
+    """What is stored of a partition. ``committed_source_offset``: offset of the last record copied, in Java's record;
+    None if there is none. ``moved``: the position does not match that offset: an operator or a Java worker has changed
+    it since, or, if ``decided``, a gap policy has. ``claimant``: the store id of the task that is taking the partition
+    over from the position's writer, if any."""
 
     position: Position | None
     committed_source_offset: int | None
@@ -109,9 +104,7 @@ class Unowned:
     def __init__(self, cluster: Cluster, topic: str, connector: str) -> None:
         #: Partitions that :meth:`may_commit` found taken by others, to be read again.
         self.taken: frozenset[TopicPartition] = frozenset()
-        self._cluster = cluster
-        self._topic = topic
-        self._connector = connector
+        self._cluster, self._topic, self._connector = cluster, topic, connector
         self._partitions: dict[TopicPartition, int] = {}
         self._read_to: dict[TopicPartition, ReadTo] = {}
 
@@ -131,14 +124,9 @@ class Unowned:
         return any(position.is_handed_over or source in self._read_to for source, position in positions.items())
 
     async def may_commit(self, ours: Mapping[TopicPartition, Position], first: Mapping[Partition, int]) -> bool:
-        """Return whether no other task has written a partition before us.
-
-        Args:
-            ours: The positions in this write.
-            first: Offsets of the first records of this write.
-
-        Raises :class:`RetriableError` if the log cannot be read to its end.
-        """
+        """Return whether no other task has written a partition before us. ``ours``: the positions in this write.
+        ``first``: offsets of the first records of this write. Raises :class:`RetriableError` if the log cannot be read
+        to its end."""
         read_to = {source: self._read_to[source] for source in ours if source in self._read_to}
         self.taken = await self._written_by_others(read_to, ours, first) if read_to else frozenset()
         if self.taken:
@@ -211,10 +199,7 @@ class Predecessors:
     the records' transactions instead, whose id is claimed."""
 
     def __init__(self, cluster: Cluster, own: str, rights: MissingRights, *, is_atomic: bool) -> None:
-        self._cluster = cluster
-        self._own = own
-        self._is_atomic = is_atomic
-        self._rights = rights
+        self._cluster, self._own, self._is_atomic, self._rights = cluster, own, is_atomic, rights
 
     async def fence_predecessors(
         self, starts: Mapping[TopicPartition, Start], read: Read, claim: Claim
@@ -291,10 +276,8 @@ class CommitScope(IntEnum):
 @dataclass(frozen=True, slots=True)
 class PassedGap:
     """A gap that a policy has passed over, found at ``found_ms`` since 1970, and where the map ends because of it.
-
     ``target_truncated_to``: where the target's log was found to end, below its acknowledged end;
-    ``source_truncated_to``: where the source's log was found to diverge from what was copied.
-    """
+    ``source_truncated_to``: where the source's log was found to diverge from what was copied."""
 
     found_ms: int
     gap: Gap
@@ -304,14 +287,9 @@ class PassedGap:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What to store of a partition.
-
-    Args:
-        runs: (upstream, downstream, count) copied since the last commit; storing a run twice is harmless.
-        target_log_start: The map is trimmed below it.
-        is_target_compacted: Whether a map that is too long is trimmed too, from its oldest entries.
-        scope: What is written at least.
-    """
+    """What to store of a partition. ``runs``: (upstream, downstream, count) copied since the last commit; storing a run
+    twice is harmless. ``target_log_start``: the map is trimmed below it. ``is_target_compacted``: whether a map that is
+    too long is trimmed too, from its oldest entries. ``scope``: what is written at least."""
 
     position: Position
     runs: Sequence[tuple[int, int, int]] = ()
@@ -337,11 +315,9 @@ class PositionStore(Protocol):
         what is stored then. Raises Superseded if a third task does the same."""
 
     async def commit(self, commits: Sequence[Commit]) -> None:
-        """Store commits, each atomically if our ACLs allow; after an error commit the same again.
-
-        Raises :class:`PositionsTaken` if another task has stored the first position of an unowned partition meanwhile:
-        then nothing is stored, and its positions have to be read again.
-        """
+        """Store commits, each atomically if our ACLs allow; after an error commit the same again. Raises
+        :class:`PositionsTaken` if another task has stored the first position of an unowned partition meanwhile: then
+        nothing is stored, and its positions have to be read again."""
 
     def runs_of(self, position: Position) -> list[MapRun]:
         """Return the newest stored runs of a position's pair, ascending; there may be older ones."""

@@ -36,9 +36,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Takeover:
     """The new producer, and a plan for each partition that may be copied; plans with a proof are resumed first.
-
-    ``transactional_id`` is the producer's, empty if it was refused.
-    """
+    ``transactional_id`` is the producer's, empty if it was refused."""
 
     producer: ProducerIdAndEpoch
     plans: tuple[PartitionPlan, ...]
@@ -81,14 +79,12 @@ async def take_over(
     may_all_wait: bool = False,
 ) -> Takeover:
     """Fence previous writers and plan each entry. Entries that must not continue are stopped, and entries that cannot
-    be taken over now wait, each with its reason.
-
-    ``starts`` has what the store knows of each source partition. ``reset_to`` (``EARLIEST`` or ``LATEST``) is for
-    partitions without a stored position for which ``initial_group`` has no committed offset. ``passer`` lets entries
-    continue after gaps, by its policies; None: no entry. ``running`` is the producer of a slice that copies others:
-    then ``transactional_id`` is not claimed, and no entry may be unclean under it. ``transaction_timeout_ms``: of the
-    records' transactions, under exactly-once. ``may_all_wait``: whether all entries may wait, because others will join.
-    """
+    be taken over now wait, each with its reason. ``starts`` has what the store knows of each source partition.
+    ``reset_to`` (``EARLIEST`` or ``LATEST``) is for partitions without a stored position for which ``initial_group``
+    has no committed offset. ``passer`` lets entries continue after gaps, by its policies; None: no entry. ``running``
+    is the producer of a slice that copies others: then ``transactional_id`` is not claimed, and no entry may be unclean
+    under it. ``transaction_timeout_ms``: of the records' transactions, under exactly-once. ``may_all_wait``: whether
+    all entries may wait, because others will join."""
     known = {entry.pair.source: starts[entry.pair.source] for entry in entries}
     written = await position_checks.refuse_deleted_topics(clusters.source, clusters.target, entries, known)
     if passer is not None:
