@@ -23,8 +23,7 @@ class UnsendableRecord(PermanentError):
 
 @dataclass(frozen=True, slots=True)
 class ProcessContext:
-    """What one member of a group gets: ``number`` counts members of this process, ``instance`` is unique to the
-    process. ``clusters`` are shared by the members of one source."""
+    """What one member of a group gets: ``number`` in this process, ``instance`` unique to the process."""
 
     settings: MirrorSettings
     source: MirrorConsumerSettings
