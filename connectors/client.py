@@ -43,8 +43,7 @@ Offsets = dict[TopicPartition, OffsetAndMetadata]
 
 
 class MirrorClient:
-    """Queries one cluster. Every call raises :class:`~connect.core.errors.HeliographError`, the constructor
-    ConfigError."""
+    """Queries one cluster. Every call raises HeliographError, the constructor ConfigError."""
 
     def __init__(self, props: Mapping[str, str]) -> None:
         self.replication_policy: ReplicationPolicy = make_policy(props)

@@ -1,12 +1,6 @@
-"""Hold what the connectors share: the schedule of their jobs, checks of altered offsets, latencies, metrics, reports.
-
-- The schedule runs a connector's jobs in order at its start, then each at its own interval, or on request.
-- The checks reject offsets over REST in Java's words (Kafka's ``MirrorUtils.validateSource...``).
-- The latency of a record runs from the record's timestamp to the target's acknowledgement.
-- The metrics of checkpoints and heartbeats for Prometheus have the names that the usual exporter gives Java's
-  (``MirrorCheckpointMetrics``); Java has none for heartbeats.
-- Reports that take long are found in threads of their own, and given again for a few seconds.
-"""
+"""Hold what the connectors share: the schedule of their jobs, checks of altered offsets in Java's words (Kafka's
+``MirrorUtils.validateSource...``), latencies of checkpoints and heartbeats, from a record's timestamp to the target's
+acknowledgement, as metrics for Prometheus (``MirrorCheckpointMetrics``), and reports that take long."""
 
 from __future__ import annotations
 
@@ -238,25 +232,22 @@ _CHECKPOINT: Final = f"{_DOMAIN}MirrorCheckpointConnector_"
 _HEARTBEAT: Final = f"{_DOMAIN}MirrorHeartbeatConnector_"
 _FLOW: Final = ("source", "target")
 _WHOLE: Final[Rows[Windowed]] = (("count", "Written since the task began.", lambda one, _: one.recorded), *LATENCY)
-_CHECKPOINT_AGE: Final[Rows[Latencies]] = (
-    (
-        "age_ms",
-        "Time in ms since the task last read the offsets of all of its groups, or since its start until then.",
-        lambda one, now_ms: max(now_ms - one.done_ms, 0),
-    ),
+
+
+def _age(said: str) -> Rows[Latencies]:
+    return (("age_ms", said, lambda one, now_ms: max(now_ms - one.done_ms, 0)),)
+
+
+_CHECKPOINT_AGE: Final = _age(
+    "Time in ms since the task last read the offsets of all of its groups, or since its start until then."
 )
-_HEARTBEAT_AGE: Final[Rows[Latencies]] = (
-    (
-        "age_ms",
-        "Time in ms since the target last acknowledged a heartbeat, or since the start of the task until then.",
-        lambda one, now_ms: max(now_ms - one.done_ms, 0),
-    ),
+_HEARTBEAT_AGE: Final = _age(
+    "Time in ms since the target last acknowledged a heartbeat, or since the start of the task until then."
 )
 
 
 def written_metrics(workers: Sequence[WrittenLatencies], now_ms: int) -> Iterator[Metric]:
-    """Yield the metrics of this process's tasks: the checkpoints written last by group and partition, all checkpoints
-    by task, and heartbeats by flow."""
+    """Yield the metrics of checkpoints by group and partition, and by task, and of heartbeats by flow."""
     single = Families(f"{_CHECKPOINT}checkpoint_", (*_FLOW, "group", "topic", "partition"), LATENCY)
     tasks = Families(f"{_CHECKPOINT}task_checkpoint_", (*_FLOW, "task"), _WHOLE)
     beats = Families(f"{_HEARTBEAT}heartbeat_", _FLOW, _WHOLE)

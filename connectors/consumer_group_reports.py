@@ -1,16 +1,13 @@
-"""Report on the consumer groups of a flow: where they are on both clusters, whether they are synced into the target.
-
-Report also whether they could move now, as ``heliograph failover`` would plan it, step by step. Each step has the
-command that does it. The reports change nothing.
-"""
+"""Report on the consumer groups of a flow: where they are on both clusters, whether they are synced into the target,
+and whether they could move now, step by step with the command of each, as ``heliograph failover`` would plan it."""
 
 from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from connect.core.errors import ClusterUnreachable
 from connect.core.wording import counted
@@ -30,7 +27,7 @@ from connectors.failover.execute import Rehearsal, rehearse
 from connectors.failover.failback_and_undo import newest
 from connectors.failover.journal import FailoverRun, RunState, read_runs
 from connectors.failover.offset_lookup import LEADER_S
-from connectors.failover.plan import FailoverOptions, GroupOutcome, Plan, plan
+from connectors.failover.plan import FailoverOptions, GroupOutcome, Plan, by_group, plan
 from connectors.failover.snapshot import DIFFERS, GroupFinding, GroupMove, Groups, How
 from connectors.failover.words import (
     Line,
@@ -53,7 +50,6 @@ MOST_READ: Final = 200
 _FILE: Final = "mm2.properties"
 _REST: Final = "http://localhost:8083"
 _GOOD, _WARN, _BAD, _QUIET = "good", "warn", "bad", "quiet"
-_OfGroup = TypeVar("_OfGroup", GroupMove, GroupFinding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +122,6 @@ def groups_as_json(
         "read": len(seen.read),
         "groups": rows[:top],
     }
-
-
-def by_group(found: Iterable[_OfGroup]) -> dict[str, list[_OfGroup]]:
-    """Return moves or findings by their groups."""
-    groups: dict[str, list[_OfGroup]] = {}
-    for one in found:
-        groups.setdefault(one.group, []).append(one)
-    return groups
 
 
 def _row(

@@ -46,8 +46,7 @@ Copied = Mapping[int, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class TaskFacts(Wired):
-    """A task: its state as REST shows it, or STARTING or RECOVERING on its own worker; ``reason``: its error, in one
-    line."""
+    """A task: its state as in REST, or STARTING or RECOVERING on its own worker, and its error."""
 
     task: int
     state: str
@@ -194,8 +193,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class FlowProgress:
-    """One flow: ``state`` is ``starting``, ``running``, ``recovering``, ``stopped`` or ``failed``; ``at_ms``: when this
-    was read, since 1970."""
+    """One flow, with the worst ``state`` of its tasks, as read at ``at_ms`` since 1970."""
 
     flow: FlowName
     state: str

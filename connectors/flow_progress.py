@@ -1,7 +1,5 @@
-"""Measure and show a flow's progress: contact with its clusters, when records last moved, and the lag.
-
-The lag is per partition, topic and flow, in records, bytes and time. A snapshot can be taken at any moment.
-"""
+"""Measure and show a flow's progress: contact with its clusters, when records last moved, and the lag of partitions,
+topics and the flow, in records, bytes and time."""
 
 from __future__ import annotations
 
@@ -172,8 +170,7 @@ class Lag:
 def lag_of(
     topic: str, partition: int, target_topic: str, position: int, start: int, end: int, size_bytes: int
 ) -> PartitionLag:
-    """Return a lag; ``start``, ``end`` and ``size_bytes`` (-1 unknown) are the source partition's now. The age stays -1
-    if records wait; the caller finds it."""
+    """Return a lag by the source's offsets and size (-1 unknown); the age is -1 if records wait."""
     begin = max(position, start)
     records = max(end - begin, 0)
     span = end - start
@@ -259,8 +256,7 @@ class PartitionView(OfPair):
 
 @dataclass(frozen=True, slots=True)
 class Resting:
-    """A partition whose task is here and does not run, or that no task has (None), because its connector is STOPPED;
-    ``state`` as in REST."""
+    """A partition whose task (None: it has none) does not run; ``state`` as in REST."""
 
     task: int | None
     source: TopicPartition
@@ -270,8 +266,7 @@ class Resting:
 
 @dataclass(frozen=True, slots=True)
 class LagSnapshot:
-    """The lag at ``at_ms`` (since 1970) of those partitions of a connector that a worker has. If the connector is
-    STOPPED, nothing may have been read yet."""
+    """The lag here at ``at_ms``, since 1970; if the connector is STOPPED, perhaps not read yet."""
 
     flow: FlowName
     at_ms: int

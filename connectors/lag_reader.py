@@ -1,9 +1,5 @@
-"""Read the lag of a flow from its two clusters, whether a worker runs or not, and watch whether both answer.
-
-The lag compares stored positions with the source's end offsets. From the source only the first waiting batch of each
-partition is read, for its timestamp. The watch contacts both clusters every few seconds, and logs if one does not
-answer.
-"""
+"""Read the lag of a flow from its two clusters, whether a worker runs or not, and watch whether both answer. The lag
+compares stored positions with the source's end offsets; only the first waiting batch of each partition is read."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ from kafka.protocol.admin import DescribeLogDirsRequest
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import Scope, gather_limited, in_turns, unless, wall_ms
+from connect.kafka.concurrency import Scope, closing, gather_limited, in_turns, unless, wall_ms
 from connect.kafka.error_causes import CAUSES, Causes
 from connect.kafka.log.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, known_offsets, list_offset
 from connect.wire import batch as wire
@@ -260,11 +256,8 @@ async def lag_reader(settings: MirrorSourceSettings, clients: FlowClients) -> As
     """Open a reader for callers that run no worker."""
     source = Cluster(clients.source_admin(), settings.source_alias)
     store = Cluster(clients.offsets(), settings.target_alias)
-    try:
+    async with closing(source, store):
         yield LagReader(settings, source, store)
-    finally:
-        await source.close()
-        await store.close()
 
 
 async def _sizes(source: Cluster, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:

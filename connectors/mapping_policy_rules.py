@@ -81,8 +81,7 @@ class MappingRule:
         return not self.names_source and str(self.right[0]).startswith(alias)
 
     def backward(self, name: str, alias: str | None = None) -> tuple[str | None, str] | None:
-        """Return the alias, if the name has it, and the source topic of a remote name; None if it is not this rule's.
-        ``alias`` is the only one possible, None for any."""
+        """Return the alias, if known, and the source topic of a remote name; None if it is not this rule's."""
         pattern, groups = "", dict[int, int]()
         for part in self.right:
             if isinstance(part, str):

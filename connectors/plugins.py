@@ -53,8 +53,7 @@ def mirror_plugins(host: MirrorHost) -> tuple[PluginDescription, ...]:
 async def consumer_group_report(
     worker: Mapping[str, str], kept: KeptReports, kind: str, props: Props, query: Mapping[str, str]
 ) -> dict[str, Any] | None:
-    """Return a report of a checkpoint connector, None if there is none of this ``kind``. Raises ConfigError for ``top``
-    or a setting, and RetriableError."""
+    """Return a report of a checkpoint connector, None for another ``kind``. Raises ConfigError, RetriableError."""
     if kind not in _KINDS:
         return None
     asked = {name: query.get(name, "") for name in _KINDS[kind]}

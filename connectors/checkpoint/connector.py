@@ -1,8 +1,6 @@
-"""MirrorCheckpoint's connector finds consumer groups, and its tasks write the groups' checkpoints on the target.
-
-Kafka's ``MirrorCheckpointConnector`` and ``MirrorCheckpointTask``. All checkpoint tasks of a worker share one reader of
-an offset map, because otherwise each would read and hold the same map.
-"""
+"""MirrorCheckpoint's connector finds consumer groups, and its tasks write the groups' checkpoints on the target, as
+Kafka's ``MirrorCheckpointConnector`` and ``MirrorCheckpointTask``. All of a worker share one reader of an offset
+map."""
 
 from __future__ import annotations
 
@@ -209,8 +207,7 @@ _LOOK_AGAIN_S: Final = 5.0
 
 
 class MirrorCheckpointConnector(MirrorConnector):
-    """``org.apache.kafka.connect.mirror.MirrorCheckpointConnector``; its tasks record latencies in ``written``, and
-    share ``maps``. ``reports`` are those of the worker."""
+    """``org.apache.kafka.connect.mirror.MirrorCheckpointConnector``; its tasks share ``written`` and ``maps``."""
 
     def __init__(
         self, written: WrittenLatencies | None = None, maps: SharedMaps | None = None, reports: ReadReport | None = None

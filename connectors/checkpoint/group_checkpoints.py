@@ -188,8 +188,7 @@ class GroupLook:
         self._knows_before = False
 
     async def begin(self) -> None:
-        """Read earlier checkpoints and prepare to translate. Raises HeliographError; a retry continues from what was
-        read."""
+        """Read earlier checkpoints and prepare to translate; may be called again after HeliographError."""
         if self._translator is None or not self._knows_before:
             self._knows_before = await self._read_checkpoints()
             topic = self._settings.offset_syncs_topic
@@ -204,8 +203,7 @@ class GroupLook:
             await self._translator.follow()
 
     async def newer(self, group: str) -> list[Checkpoint]:
-        """Return a group's checkpoints that are newer than earlier ones; they count as written from now on. Many groups
-        may be read concurrently. Raises HeliographError."""
+        """Return a group's newer checkpoints, which count as written from now on. Raises HeliographError."""
         stored = await committed(self._source, group, timeout_s=_CALL_S)
         # A look-up may advance the map, which all groups and tasks of a worker share.
         async with self._maps.in_use:

@@ -13,7 +13,7 @@ import platform
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -22,12 +22,13 @@ import psutil
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError, UnreadableRecord
 from connect.core.jackson import decode_json
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import Scope, gather_limited, wall_ms
+from connect.kafka.concurrency import Scope, closing, gather_limited, wall_ms
 from connect.kafka.log.compacted_topic import LogRecord, partition_count, read_to_end
 from connect.kafka.log.producer import OutRecord, TransactionalWriter, partition_of
 from connect.kafka.log.topic_admin import Admin, known_topic
 from connect.kafka.log.transactions import Superseded
 from connect.kafka.security.connection_settings import open_stores
+from connectors import internal_topics
 from connectors.config.connector_configs import (
     BYTE_ARRAY_CONVERTER,
     CONVERTERS,
@@ -38,8 +39,8 @@ from connectors.config.connector_configs import (
 )
 from connectors.config.mm2_properties import Connector, Flow, MirrorMakerConfig
 from connectors.failover.offset_lookup import Maps
-from connectors.formats.position import KeyKind, front, text
-from connectors.internal_topics import read_all_positions, record_settings
+from connectors.formats.position import KeyKind, Position, front, text
+from connectors.formats.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,11 @@ class Site:
         )
 
 
+async def read_positions(site: Site) -> dict[TopicPartition, Position]:
+    """Read the positions of the site's flow, by source partition. Errors are those of the function that it calls."""
+    return await internal_topics.read_positions(site.target, site.flow.map_topic, site.flow.name)
+
+
 @asynccontextmanager
 async def site(config: MirrorMakerConfig, source: str, target: str) -> AsyncIterator[Site]:
     """Open a site; send no request yet. Raises ConfigError if the file lacks a cluster, or a flow between the two."""
@@ -91,11 +97,9 @@ async def site(config: MirrorMakerConfig, source: str, target: str) -> AsyncIter
     if not flow.enabled and not back.enabled:
         raise ConfigError(f"the file enables neither {flow} nor {back}", f"{flow}.enabled", config.file)
     clients = flow.clients()
-    async with AsyncExitStack() as closing:
-        ends = Cluster(clients.source_admin(), source), Cluster(clients.target_admin(), target)
-        admins = Admin(clients.source_admin(), source), Admin(clients.target_admin(), target)
-        for one in (*ends, *admins):
-            closing.push_async_callback(one.close)
+    ends = Cluster(clients.source_admin(), source), Cluster(clients.target_admin(), target)
+    admins = Admin(clients.source_admin(), source), Admin(clients.target_admin(), target)
+    async with closing(*ends, *admins):
         yield Site(
             flow=flow.settings(),
             back=back.settings(),
@@ -124,11 +128,9 @@ async def flow_site(props: Mapping[str, str], worker: Mapping[str, str]) -> Asyn
     here, there = checkpoints.source_alias, checkpoints.target_alias
     source_client = checkpoints.connection("source", "admin", "checkpoint-source-admin")
     target_client = checkpoints.connection("target", "admin", "checkpoint-target-admin")
-    async with AsyncExitStack() as closing:
-        source, target = Cluster(source_client, here), Cluster(target_client, there)
-        admins = Admin(source_client, here), Admin(target_client, there)
-        for one in (source, target, *admins):
-            closing.push_async_callback(one.close)
+    source, target = Cluster(source_client, here), Cluster(target_client, there)
+    admins = Admin(source_client, here), Admin(target_client, there)
+    async with closing(source, target, *admins):
         flow = _settings(props, worker, await _connector(checkpoints, target))
         back_worker = {**worker, "group.id": f"{there}-mm2", "offset.storage.topic": f"mm2-offsets.{there}.internal"}
         back = _settings(turned_config(props), back_worker, Connector.SOURCE.value)
@@ -164,7 +166,7 @@ async def _connector(checkpoints: CheckpointSettings, target: Cluster) -> str:
     usual = Connector.SOURCE.value
     try:
         async with asyncio.timeout(_LOOK_S):
-            stored = await read_all_positions(target, checkpoints.map_topic)
+            stored = await internal_topics.read_all_positions(target, checkpoints.map_topic)
     except (HeliographError, TimeoutError):
         return usual  # the reads that follow say what is wrong
     names = {name for name, _ in stored}
@@ -369,7 +371,7 @@ async def await_no_failback(site: Site, mine: LeaseRecord) -> None:
 async def hold(site: Site, command: str) -> AsyncIterator[Lease]:
     """Hold the lease on what moves to the site's target. Raises FailoverInProgress if another operator holds it."""
     flow = site.flow.flow
-    await record_settings(site.flow).make_topic(site.target_admin)
+    await internal_topics.record_settings(site.flow).make_topic(site.target_admin)
     host = platform.node()
     mine = LeaseRecord(f"{_user()}@{host}", host, os.getpid(), command, wall_ms(), 0, run=uuid.uuid4().hex)
     lease = Lease(site.target, site.flow.map_topic, flow, mine)

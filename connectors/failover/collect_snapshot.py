@@ -1,7 +1,5 @@
-"""Collect what both clusters, or the target alone, know before a failover, and list what a mirror does not copy.
-
-Clients also need SCRAM users, quotas and the like, which may exist only on the source.
-"""
+"""Collect what both clusters, or the target alone, know before a failover, and list what a mirror does not copy: users,
+quotas and the like, which clients also need."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from connect.kafka.log.committed_offsets import group_state
 from connect.kafka.log.topic_admin import topic_values
 from connectors.dataplane.log_divergence import known_topics
 from connectors.failover import clusters_and_lease, journal
-from connectors.failover.clusters_and_lease import Site
+from connectors.failover.clusters_and_lease import Site, read_positions
 from connectors.failover.drain import CopiedEnd, FlowControl, first_rules, without_heartbeats
 from connectors.failover.group_offsets import GroupsLook, in_topics, why_silent
 from connectors.failover.offset_lookup import TargetOffsets
@@ -32,7 +30,7 @@ from connectors.failover.snapshot import GroupFinding, GroupRule, Groups, How, S
 from connectors.flow_progress import FlowLag
 from connectors.formats.types import TopicPartition
 from connectors.heartbeat import read_heartbeats
-from connectors.internal_topics import read_all_positions, read_positions, read_states, record_settings
+from connectors.internal_topics import read_all_positions, read_states, record_settings
 from connectors.lag_reader import LagReader
 from connectors.verification.state import LastVerification, read_last_run
 
@@ -120,8 +118,7 @@ _LOG_APPEND_TIME: Final = "LogAppendTime"
 
 
 class _Looks:
-    """Reads that run at the same time. One without an answer by its deadline is reported, with the aliases
-    ``clusters``, and delays no other."""
+    """Concurrent reads. One without an answer by its deadline is reported, and delays no other."""
 
     def __init__(self, scope: Scope, clusters: str) -> None:
         self._scope, self._clusters = scope, clusters
@@ -258,7 +255,7 @@ async def _last_run(site: Site, source: Cluster | None) -> LastVerification | He
 
 
 async def _flow_back(site: Site, failover_options: FailoverOptions, back: FlowControl | None, looks: _Looks) -> None:
-    positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
+    positions = await read_positions(site)
     ends = {one: CopiedEnd(position.target_end) for one, position in positions.items()}
     looks.obstacles += (
         await reverse_flow_check(site, ends, back, leaves_unreplicated=failover_options.leaves_unreplicated)
@@ -308,8 +305,7 @@ async def _not_in_checkpoints(site: Site, target_offsets: TargetOffsets) -> list
 
 
 async def not_copied(site: Site, source: Cluster | None) -> dict[str, str]:
-    """Return source partitions that are stopped, with the reason: those that the flow selects and the ``source`` has.
-    With None all that the flow selects."""
+    """Return why source partitions are stopped, of those that the flow selects and the ``source`` has."""
     states = await read_states(site.target, record_settings(site.flow))
     wanted = sorted(one for one in states if site.flow.should_mirror(one.topic))
     if source is not None:

@@ -23,12 +23,11 @@ from connect.wire import batch as wire
 from connectors.dataplane import fetch_api
 from connectors.dataplane.batches import error_codes
 from connectors.dataplane.log_divergence import known_topics
-from connectors.failover.clusters_and_lease import Site
+from connectors.failover.clusters_and_lease import Site, read_positions
 from connectors.failover.log_comparison import is_kept
 from connectors.flow_progress import FlowLag, PartitionLag, together
 from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
-from connectors.internal_topics import read_positions
 from connectors.lag_reader import LagReader
 
 #: With this setting Kafka's authorizer opens a resource without ACLs to everyone; its first ACL closes it.
@@ -192,7 +191,7 @@ async def stop_flow(
         why = await why_running(site, control)
         waited_s = clock() - began_s
         # What tasks wrote without handing over is found in the log.
-        if not why and (control is None or waited_s > _HAND_OVER_S or _are_handed_over(await _positions(site))):
+        if not why and (control is None or waited_s > _HAND_OVER_S or _are_handed_over(await read_positions(site))):
             break
         if why and not reported and control is None:
             report(f"{name} runs: {why}. Stop it now (SIGTERM to its mirror); this command waits")
@@ -214,7 +213,7 @@ async def why_running(site: Site, control: FlowControl | None) -> str:
     members = (await group_state(site.target, site.flow_workers)).members
     if not members:
         return ""
-    positions = await _positions(site)
+    positions = await read_positions(site)
     if positions and _are_handed_over(positions):
         return ""
     count = counted(len(members), "member")
@@ -224,17 +223,13 @@ async def why_running(site: Site, control: FlowControl | None) -> str:
 async def why_back_runs(site: Site, control: FlowControl | None) -> str:
     """Why the reverse flow counts as running; empty if it does not."""
     back = site.turned()
-    if control is None and not back.flow.enabled and not await _positions(back):
+    if control is None and not back.flow.enabled and not await read_positions(back):
         return ""  # its worker group then only emits heartbeats
     return await why_running(back, control)
 
 
 def _are_handed_over(positions: Mapping[TopicPartition, Position]) -> bool:
     return all(one.is_handed_over for one in positions.values())
-
-
-async def _positions(site: Site) -> dict[TopicPartition, Position]:
-    return await read_positions(site.target, site.flow.map_topic, site.flow.name)
 
 
 class CopiedEnd(NamedTuple):
@@ -261,7 +256,9 @@ async def copied_ends(
     """Return the ends by source partition, of those copied to ``among`` these target partitions unless None. With
     ``report``, writers that did not hand over are fenced first."""
     positions = {
-        one: position for one, position in (await _positions(site)).items() if among is None or position.target in among
+        one: position
+        for one, position in (await read_positions(site)).items()
+        if among is None or position.target in among
     }
     if report is not None:
         await fence_writers(site, report)
@@ -276,7 +273,7 @@ async def copied_ends(
 
 async def fence_writers(site: Site, report: Report) -> None:
     """Fence writers of the flow that ended without handing over."""
-    unclean = [one for one in (await _positions(site)).values() if not one.is_handed_over and one.transactional_id]
+    unclean = [one for one in (await read_positions(site)).values() if not one.is_handed_over and one.transactional_id]
     there = await known_topics(site.target, {one.target_topic for one in unclean})
     by_id: dict[str, list[tuple[str, int]]] = {}
     for one in unclean:

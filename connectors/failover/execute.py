@@ -69,8 +69,7 @@ class FailoverResult:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """``wanted`` is committed if the group has committed ``before`` and nothing newer. ``rows`` go to the journal; if
-    there are none, nothing is left to undo."""
+    """``wanted`` is committed unless there is a commit after ``before``. ``rows`` go to the journal."""
 
     group: str
     before: Mapping[Partition, int | None]

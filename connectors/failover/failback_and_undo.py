@@ -13,14 +13,14 @@ from connect.core.wording import counted, named
 from connect.kafka.concurrency import gather_limited
 from connect.kafka.log.committed_offsets import NO_OFFSET, Committed, Partition, committed
 from connectors.failover import drain, reverse_flow
-from connectors.failover.clusters_and_lease import Lease, Site, hold, returns
+from connectors.failover.clusters_and_lease import Lease, Site, hold, read_positions, returns
 from connectors.failover.collect_snapshot import collect
 from connectors.failover.execute import Change, Failover, FailoverResult, GroupMover
 from connectors.failover.journal import FailoverRun, GroupBefore, Journal, RunState, StartBefore, denied_by, read_runs
 from connectors.failover.log_comparison import Verify
 from connectors.failover.plan import FailoverOptions, Plan, plan
 from connectors.failover.snapshot import Snapshot
-from connectors.internal_topics import read_positions, read_states, record_settings
+from connectors.internal_topics import read_states, record_settings
 
 
 def still_stopped(
@@ -133,7 +133,7 @@ class Failback:
     async def _keeps_names(self) -> bool:
         """Whether anything would be copied back to where it came from."""
         there = self._there
-        positions = await read_positions(there.target, there.flow.map_topic, there.flow.name)
+        positions = await read_positions(there)
         if any(returns(there.back, one.topic, each.target_topic) for one, each in positions.items()):
             return True
         return bool(await reverse_flow.comes_back(there, positions))

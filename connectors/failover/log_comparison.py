@@ -128,8 +128,7 @@ def is_kept(position: Position, known: TopicMetadata | None) -> bool:
 async def logs_now(
     source: Cluster, positions: Mapping[TopicPartition, Position], *, must_answer: bool = True
 ) -> dict[TopicPartition, Log]:
-    """Return the logs of all positions. Raises RetriableError if a partition has no leader; unless it ``must_answer``,
-    such a partition counts as gone."""
+    """Return the logs of all positions. Without a leader RetriableError is raised, or the log is gone."""
     topics = (await source.metadata({one.topic for one in positions})).topics if positions else {}
     there = [one for one in positions if one.topic in topics and one.partition in topics[one.topic].partitions]
     begins, silent = await known_offsets(source, there, EARLIEST)

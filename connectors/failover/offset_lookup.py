@@ -1,7 +1,5 @@
-"""Translate offsets between two clusters: by the map of the flow there, or by the map of the reverse flow, inverted.
-
-The offset decides between them, because a topic that keeps its name holds copies and its own records.
-"""
+"""Translate offsets between two clusters: by the map of the flow there, or the inverted map of the reverse flow. The
+offset decides between them, because a topic that keeps its name holds copies and its own records."""
 
 from __future__ import annotations
 
@@ -188,8 +186,7 @@ class TargetOffsets:
         return first_of(found)
 
     def leaving_out(self, log: Partition, target: Partition) -> str:
-        """Return the setting by which the flow may have left out records before the first that it copied. Empty if none
-        is set, or if it did not begin at the first record."""
+        """Return the setting by which the flow may have left out records before the first that it copied."""
         flow, pair = self.flow, self.there.current(TopicPartition(*log))
         begins_later = flow.auto_offset_reset == "latest" or flow.initial_offsets_group
         return "" if pair is None or pair.target != target or begins_later else flow.changing_key

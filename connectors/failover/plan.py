@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from connectors.failover.snapshot import DIFFERS, GroupFinding, GroupMove, GroupRule, Groups, How, SampleCheck, Snapshot
 
 if TYPE_CHECKING:
     from connect.kafka.log.committed_offsets import Partition
 
+_OfGroup = TypeVar("_OfGroup", GroupMove, GroupFinding)
 #: In a set of groups: every group.
 EVERY: Final = "*"
 
@@ -64,6 +64,14 @@ class FailoverOptions:
         return has(self.rewinds, group)
 
 
+def by_group(found: Iterable[_OfGroup]) -> dict[str, list[_OfGroup]]:
+    """Return moves or findings by their groups."""
+    groups: dict[str, list[_OfGroup]] = {}
+    for one in found:
+        groups.setdefault(one.group, []).append(one)
+    return groups
+
+
 @dataclass(frozen=True, slots=True)
 class GroupFailoverPlan:
     """The plan for a group. ``moves`` are its offsets, including those that it has already."""
@@ -112,12 +120,10 @@ class Plan:
 
     def with_blocked(self, findings: Sequence[GroupFinding]) -> Plan:
         """Return the plan with more findings, which block their groups."""
-        more: dict[str, list[Reason]] = {}
-        for one in findings:
-            more.setdefault(one.group, []).append(Reason(str(one), _remedy(one)))
+        found = by_group(findings)
         groups = tuple(
-            replace(one, outcome=GroupOutcome.BLOCKED, reasons=(*one.reasons, *more[one.group]))
-            if one.group in more
+            replace(one, outcome=GroupOutcome.BLOCKED, reasons=(*one.reasons, *map(_reason, found[one.group])))
+            if one.group in found
             else one
             for one in self.groups
         )
@@ -170,8 +176,8 @@ _REMEDIES: Final[Mapping[GroupRule, str]] = {
 }
 
 
-def _remedy(one: GroupFinding) -> str:
-    return _REMEDIES[one.rule].format(group=one.group)
+def _reason(one: GroupFinding) -> Reason:
+    return Reason(str(one), _REMEDIES[one.rule].format(group=one.group))
 
 
 def is_blocking(one: GroupFinding, failover_options: FailoverOptions | None = None) -> bool:
@@ -184,17 +190,17 @@ def plan(snapshot: Snapshot, failover_options: FailoverOptions) -> Plan:
     if snapshot.is_gone and failover_options.at_ms is None:
         groups = with_moved(groups, snapshot.moved, failover_options)
     groups = without_rewinds(groups, failover_options)
-    moves: dict[str, list[GroupMove]] = defaultdict(list)
-    findings: dict[str, list[GroupFinding]] = defaultdict(list)
-    for one in groups.findings:
-        findings[one.group].append(one)
-    for move in groups.moves:
-        moves[move.group].append(move)
-        name = f"{move.source[0]}-{move.source[1]}"
-        if not snapshot.is_gone and not move.is_done and (why := snapshot.stopped.get(name)):
-            what = f"is not copied to its end: {why}"
-            findings[move.group].append(GroupFinding(move.group, GroupRule.STOPPED, what, f"{name} "))
-    planned = [_group(each, tuple(moves[each]), findings[each], failover_options) for each in groups.found]
+    stopped = [
+        GroupFinding(move.group, GroupRule.STOPPED, f"is not copied to its end: {why}", f"{name} ")
+        for move in groups.moves
+        if not snapshot.is_gone
+        and not move.is_done
+        and (why := snapshot.stopped.get(name := f"{move.source[0]}-{move.source[1]}"))
+    ]
+    moves, findings = by_group(groups.moves), by_group([*groups.findings, *stopped])
+    planned = [
+        _group(each, tuple(moves.get(each, ())), findings.get(each, ()), failover_options) for each in groups.found
+    ]
     return Plan(snapshot, tuple(planned), tuple(_obstacles(snapshot, failover_options)))
 
 
@@ -204,7 +210,7 @@ def _group(
     is_done = all(one.is_done for one in moves)
     # A group that has its offsets already may be in use: it is not changed.
     reasons = tuple(
-        Reason(str(one), _remedy(one))
+        _reason(one)
         for one in findings
         if is_blocking(one, failover_options) and not (one.rule is GroupRule.USED_AT_TARGET and moves and is_done)
     )

@@ -1,8 +1,5 @@
-"""Set where the reverse flow begins: after what the flow has copied, for topics that keep their names.
-
-Otherwise it would copy back what came from there. Names that say where a topic came from need nothing: such topics are
-not copied back at all.
-"""
+"""Set where the reverse flow begins: after what the flow has copied, for topics that keep their names. Otherwise it
+would copy back what came from there; other names say where a topic came from."""
 
 from __future__ import annotations
 
@@ -19,20 +16,19 @@ from connect.kafka.log.compacted_topic import ensure_compacted_topic
 from connect.kafka.log.offsets import EARLIEST, LATEST, list_offsets
 from connect.kafka.log.producer import OutRecord, PlainWriter
 from connectors.config.connector_configs import MirrorSourceSettings
-from connectors.failover.clusters_and_lease import Site, returns
+from connectors.failover.clusters_and_lease import Site, read_positions, returns
 from connectors.failover.drain import CopiedEnd, FlowControl, why_back_runs
 from connectors.failover.journal import StartBefore
 from connectors.failover.log_comparison import Fate, Log, logs_now
 from connectors.failover.unreplicated import find
 from connectors.formats.types import TopicPartition
-from connectors.internal_topics import read_copied, read_positions, read_stored_offsets
+from connectors.internal_topics import read_copied, read_stored_offsets
 from connectors.offset_map.reader import MapReader
 from connectors.offset_map.runs_and_chunks import OffsetLocation
 
 
 class Due(NamedTuple):
-    """Where the reverse flow ``starts``, why partitions are ``refused``, and source partitions whose logs
-    ``diverged``."""
+    """Where the reverse flow ``starts``, why partitions are ``refused``, and source logs that ``diverged``."""
 
     starts: list[StartBefore]
     refused: list[str]
@@ -41,7 +37,7 @@ class Due(NamedTuple):
 
 async def starts_due(site: Site, ends: Mapping[TopicPartition, CopiedEnd]) -> Due:
     """Return what is not stored yet; ``ends`` are by source partition."""
-    positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
+    positions = await read_positions(site)
     returning = {
         one: position
         for one, position in positions.items()
@@ -91,7 +87,7 @@ async def _parting(site: Site, diverged: Mapping[TopicPartition, Log]) -> dict[T
 async def find_diverged(site: Site) -> dict[TopicPartition, str]:
     """Return source partitions that have lost the end of what was copied, with what each side alone holds."""
     try:
-        positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
+        positions = await read_positions(site)
     except NotAuthorized:
         if site.flow.enabled:
             raise

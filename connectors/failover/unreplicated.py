@@ -32,6 +32,7 @@ from connectors.failover.clusters_and_lease import (
     Site,
     decode_object,
     encode_key,
+    read_positions,
     returns,
     stored,
 )
@@ -48,7 +49,7 @@ from connectors.failover.log_comparison import (
 )
 from connectors.formats.position import text
 from connectors.formats.types import TopicPartition
-from connectors.internal_topics import read_copied, read_positions
+from connectors.internal_topics import read_copied
 from connectors.offset_map.reader import MapReader
 from connectors.topic_sync.partition_assignment import selected
 
@@ -111,7 +112,7 @@ class _Extent(NamedTuple):
 async def find(site: Site, until: Mapping[TopicPartition, int] | None = None) -> list[Unreplicated]:
     """Find unreplicated records of every partition that the flow has copied from or selects; or ``until`` these offsets
     of partitions, selected or not."""
-    known = await read_positions(site.target, site.flow.map_topic, site.flow.name)
+    known = await read_positions(site)
     # The reverse flow's worker keeps writing heartbeats there, which no reader misses.
     positions = {
         one: each
@@ -210,7 +211,7 @@ async def _selected(
 async def _brought(site: Site, among: Collection[TopicPartition]) -> dict[TopicPartition, list[Range]]:
     """Return what the reverse flow wrote to these after its stored position; while it runs there always is some."""
     back = site.turned()
-    positions = await read_positions(back.target, back.flow.map_topic, back.flow.name)
+    positions = await read_positions(back)
     return written_on(positions, await copied_ends(back, among=among))
 
 

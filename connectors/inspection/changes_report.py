@@ -1,7 +1,5 @@
-"""Report what a running flow would change on its clusters and what differs from its settings.
-
-The words of both are those of ``heliograph plan``.
-"""
+"""Report what a running flow would change on its clusters and what differs from its settings, in the words of
+``heliograph plan``."""
 
 from __future__ import annotations
 

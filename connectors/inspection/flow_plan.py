@@ -1,9 +1,5 @@
-"""The plan of what a run of a flow would change on its clusters, and the drift that a run would leave.
-
-The plan comes from the connector's own planners; group offsets are in :mod:`connectors.checkpoint.group_offset_sync`.
-Drift is any difference from what the flow would set that a run does not correct, because an operator made it, or a
-setting excludes it.
-"""
+"""The plan of what a run of a flow would change on its clusters, by the connector's own planners, and the drift that it
+would leave: any difference that an operator made, or a setting excludes from being synced."""
 
 from __future__ import annotations
 

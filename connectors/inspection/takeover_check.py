@@ -1,7 +1,5 @@
-"""The check before a start of a flow: where it would continue, and whether a predecessor still runs.
-
-A predecessor is MirrorMaker 2 in the same group, Java's or Heliograph, or MirrorMaker 1 by the offsets of its group.
-"""
+"""The check before a start of a flow: where it would continue, and whether a predecessor still runs, which is
+MirrorMaker 2 in the same group, Java's or Heliograph, or MirrorMaker 1 by the offsets of its group."""
 
 from __future__ import annotations
 

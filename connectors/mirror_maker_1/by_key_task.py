@@ -1,9 +1,6 @@
 """Copy MirrorMaker 1's partitions by key: the worker's task that replaces MirrorSource's, and its stop messages.
-
-Positions are the group's offsets, stored once the target has acknowledged the records. A successor continues there, and
-copies again what had arrived after them. The messages about a stopped partition use this command's options, because a
-connector's messages refer to its settings and its REST API.
-"""
+Positions are the group's offsets, stored once the target has acknowledged the records; a successor copies again what
+had arrived after them. Stop messages use this command's options instead of a connector's settings."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Parse MirrorMaker 1's command line and its two kinds of files into typed settings, and translate old keys.
-
-Old keys are those of its clients before Kafka 0.9 and of its own files. ``docs/mirrormaker-1.md`` has their table; a
-test compares them. Of this machine's files only key stores are read.
-"""
+"""Parse MirrorMaker 1's command line and its two kinds of files into typed settings, and translate the keys of its
+clients before Kafka 0.9 and of its own files. A test compares them with ``docs/mirrormaker-1.md``."""
 
 from __future__ import annotations
 

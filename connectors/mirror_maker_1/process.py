@@ -1,11 +1,6 @@
-"""Run a process of MirrorMaker 1: its streams, on one Spark and one control link, until it is stopped or one ends.
-
-A stream is a member of the source's consumer group, with its copy in each generation. Rebalances are eager, as with
-Java's range and round-robin assignors: each member stops and stores before it joins, so a member that gets a partition
-finds no other copy of it running.
-
-``--consumer.rebalance.listener`` names a user's class that is called when partitions are assigned and revoked.
-"""
+"""Run a process of MirrorMaker 1: its streams, on one Spark and one control link, until it is stopped or one ends. A
+stream is a member of the source's consumer group, with its copy in each generation. Rebalances are eager, as with
+Java's assignors: a member stops and stores before it joins, so no partition is copied twice at a time."""
 
 from __future__ import annotations
 
@@ -115,8 +110,7 @@ class Stream:
         self._round.set()
 
     async def run(self) -> None:
-        """Run until :meth:`stop`. Raises PermanentError if the group refuses us, rights are missing, or a record can
-        never be sent (UnsendableRecord)."""
+        """Run until :meth:`stop`. Raises PermanentError, UnsendableRecord if a record can never be sent."""
         try:
             await self._prepared()
             while not self._stopping.is_set():

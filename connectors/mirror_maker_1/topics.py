@@ -1,8 +1,5 @@
-"""Select the topics that MirrorMaker 1 copies from its command line's lists, and create those that the target lacks.
-
-A member looks up its topics as the source has them now: a topic deleted meanwhile delays no other. A created topic has
-the source's partition count and settings.
-"""
+"""Select the topics that MirrorMaker 1 copies from its command line's lists, as the source has them now, and create
+those that the target lacks, with the source's partition count and settings."""
 
 from __future__ import annotations
 

@@ -156,8 +156,7 @@ class SideBySide:
         self._waiting = {LogSide.SOURCE: source[last_i:], LogSide.TARGET: target[last_j:]}
 
     def _pass_over(self) -> None:
-        """Pass over records of one log that are not in the other's window, which must reach down to the next anchor: so
-        nothing is passed over in the other log."""
+        """Pass over records that are not in the other log's window, which reaches to the next anchor."""
         side = self._passed or next((one for one in LogSide if one not in self._ended), None)
         if side is not None:
             other = LogSide.TARGET if side is LogSide.SOURCE else LogSide.SOURCE

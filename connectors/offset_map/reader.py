@@ -1,9 +1,6 @@
-"""Read the offset map of a flow: translate offsets both ways, with bounded memory, while the map grows.
-
-The map topic is read once from its beginning, and then as it grows. Only the beginning of each chunk is kept: 24 bytes
-for up to 4096 runs, so the maps of a flow fit in memory however long they are. The runs are fetched when an offset
-falls into the chunk, and the chunks last used are cached.
-"""
+"""Read the offset map of a flow: translate offsets both ways, with bounded memory, while the map grows. Only the
+beginning of each chunk is kept, 24 bytes for up to 4096 runs. The runs are fetched when an offset falls into the chunk,
+and the chunks last used are cached."""
 
 from __future__ import annotations
 

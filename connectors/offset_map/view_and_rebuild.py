@@ -18,6 +18,7 @@ from uuid import UUID
 
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import closing
 from connect.kafka.log.offsets import EARLIEST, list_offset
 from connect.kafka.log.producer import OutRecord, PlainWriter
 from connect.wire import batch as wire
@@ -84,7 +85,7 @@ async def read_map(settings: MirrorSourceSettings, clients: FlowClients, questio
     wanted = None
     if question.topic is not None and question.partition is not None:
         wanted = [TopicPartition(question.topic, question.partition)]
-    try:
+    async with closing(store):
         reader = MapReader(store, settings.map_topic, connector=settings.name, partitions=wanted)
         await reader.follow()
         views = []
@@ -92,8 +93,6 @@ async def read_map(settings: MirrorSourceSettings, clients: FlowClients, questio
             if question.is_about(source):
                 views += [await _view(reader, source, pair, question) for pair in _pairs(reader, source)]
         return views
-    finally:
-        await store.close()
 
 
 def _pairs(reader: MapReader, source: TopicPartition) -> Sequence[MapPair]:
@@ -350,11 +349,8 @@ async def rebuild_maps(
         raise ConfigError(f"the map of {settings.flow} cannot be rebuilt: {key} makes copies unlike their sources", key)
     source = Cluster(clients.replication_consumer(0), settings.source_alias)
     target = Cluster(clients.offsets(), settings.target_alias)
-    try:
+    async with closing(source, target):
         rebuilder = Rebuilder(settings, source, target)
         for partition in await rebuilder.partitions():
             if is_wanted(partition):
                 done(await rebuilder.rebuild(partition))
-    finally:
-        await source.close()
-        await target.close()

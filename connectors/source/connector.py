@@ -1,8 +1,5 @@
-"""MirrorSource's connector syncs remote topics with the source, assigns partitions and checks broker versions.
-
-Its jobs run in Java's order (Kafka ``MirrorSourceConnector.start``) on one :class:`Schedule`. Brokers that are too old
-are refused by the API versions that they offer.
-"""
+"""MirrorSource's connector syncs remote topics with the source, assigns partitions and refuses old brokers. Its jobs
+run in Java's order (Kafka ``MirrorSourceConnector.start``) on one :class:`Schedule`."""
 
 from __future__ import annotations
 

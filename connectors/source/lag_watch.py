@@ -1,9 +1,5 @@
-"""Watch the lag of the mirrors of a worker, at an interval.
-
-A task reports the current lag and state of the partitions that it copies. For partitions that are stopped or waiting,
-whose task is paused or has failed, or whose connector is STOPPED, the watch polls the source. It also reads the sizes
-and ages of the partitions that have moved since.
-"""
+"""Watch the lag of the mirrors of a worker. A task reports the current lag and state of the partitions that it copies;
+the watch polls the source for others, and the sizes and ages of partitions that have moved since."""
 
 from __future__ import annotations
 

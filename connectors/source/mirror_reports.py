@@ -1,9 +1,6 @@
-"""Report a mirror over REST: its lag, its partitions, the verdict on its flow, and what the dashboard shows.
-
-The lag and the states of partitions are those of the whole flow, because they are stored on the target. What only a
-task knows (rates, batches, Spark, records left out, why it starts again) is of the tasks of this worker;
-:mod:`rest.ui.flows_and_workers` asks the other workers of the flow for theirs.
-"""
+"""Report a mirror over REST: its lag, its partitions, the verdict on its flow, and what the dashboard shows. Lag and
+states of partitions are of the whole flow, because they are stored on the target. Other figures are of the tasks of
+this worker; :mod:`rest.ui.flows_and_workers` asks the other workers for theirs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Decide when an offset sync is due, and write the syncs of one task without delaying its copy.
-
-Kafka's ``OffsetSyncWriter``, which handles single records. This one handles whole runs, at a cost that grows with the
-number of due syncs only.
-"""
+"""Decide when an offset sync is due, and write the syncs of one task without delaying its copy. Kafka's
+``OffsetSyncWriter`` handles single records, this one whole runs, at a cost that grows with the due syncs only."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from typing import Final, NamedTuple, Self
 from connect.core.errors import HeliographError
 from connect.core.model import NewTopic
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import Pauses, Scope, is_set_within
+from connect.kafka.concurrency import Pauses, Scope, closing, is_set_within
 from connect.kafka.log.producer import OutRecord, PlainWriter
 from connect.kafka.log.topic_admin import Admin, TopicExists
 from connectors.config.client_config import FlowClients
@@ -339,12 +336,9 @@ async def sync_writer(
         yield None
         return
     cluster = Cluster(clients.offset_syncs_producer(task), _place(settings, syncs))
-    try:
-        write = PlainWriter(cluster).write
-        async with SyncWriter(f"{settings.flow} task {task}", syncs.topic, syncs.lag_max, write) as made:
-            yield made
-    finally:
-        await cluster.close()
+    writer = SyncWriter(f"{settings.flow} task {task}", syncs.topic, syncs.lag_max, PlainWriter(cluster).write)
+    async with closing(cluster), writer as made:
+        yield made
 
 
 def _place(settings: MirrorSourceSettings, syncs: OffsetSyncsSettings) -> str:

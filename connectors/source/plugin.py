@@ -1,7 +1,5 @@
-"""MirrorSource's plugin creates its connector and tasks from properties, and reports their state over REST.
-
-It has Java's class name. Any worker of the group can report the mirror's lag and the states of its partitions.
-"""
+"""MirrorSource's plugin, with Java's class name, creates its connector and tasks from properties. Any worker of the
+group can report the mirror's lag and the states of its partitions over REST."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The worker's end of one slice: its Spark job, link and lease, and the settings and defects of its task.
-
-A defect is an error that looks like a bug in this project. Retries seldom fix a bug, so a task fails after a few.
-"""
+"""The worker's end of one slice: its Spark job, link and lease, and the settings and defects of its task. A defect
+looks like a bug in this project, which retries seldom fix, so a task fails after a few."""
 
 from __future__ import annotations
 

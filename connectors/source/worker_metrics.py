@@ -1,8 +1,5 @@
-"""Export the mirror's metrics for Prometheus, with the lag and states of all partitions of the worker's tasks.
-
-The names are those of Java's metrics (``MirrorSourceMetrics``) in the usual exporter. A task reports the current lag
-and state of the partitions that it copies; ``lag_watch.py`` polls the lag of the others.
-"""
+"""Export the mirror's metrics for Prometheus, under the names of Java's (``MirrorSourceMetrics``) in the usual
+exporter, with the lag and states of all partitions of the worker's tasks (see ``lag_watch.py``)."""
 
 from __future__ import annotations
 

@@ -129,8 +129,7 @@ class Node:
 
 
 def read_documents(text: str, file: str) -> list[Node]:
-    """Return the documents of a text that are not empty. Raises ConfigError if the text is not YAML, has a key twice,
-    an alias or a tag, or is nested too deeply."""
+    """Return the documents of a text that are not empty. Raises ConfigError if it is not plain YAML."""
     found = []
     try:
         for root in yaml.compose_all(text, Loader=_Loader):
@@ -276,8 +275,7 @@ def chosen(documents: Sequence[Node], name: str | None, file: str) -> Node:
 
 
 def resource(node: Node) -> Resource:
-    """Return the clusters and mirrors of a resource. Raises ConfigError if the version is not known, a cluster or
-    mirror is missing, or they contradict each other."""
+    """Return the clusters and mirrors of a resource. Raises ConfigError if they are not as its version says."""
     version = node.required("apiVersion")
     if version.removeprefix(_GROUP) not in _VERSIONS or not version.startswith(_GROUP):
         known = ", ".join(_GROUP + each for each in _VERSIONS)

@@ -272,8 +272,7 @@ def _covering(rule: AclBinding, prefix: str) -> AclBinding:
 
 
 def _takes_group_rule(rule: AclBinding, names: Names) -> bool:
-    """Test a pattern's name as if it were a group's. A denial by pattern is always taken: it may apply to groups that
-    are mirrored."""
+    """Test a pattern as a group's name. A denial is always taken: it may apply to mirrored groups."""
     return (_prefix(rule) is not None and rule.is_deny) or names.takes_group(rule.resource_name)
 
 

@@ -1,8 +1,5 @@
-"""Keep ACLs on the target in step with the source's, and record the ACLs that a flow has created there.
-
-The records are in the topic of the offset map on the target. An ACL is recorded before it is created. So after a crash
-a record may name an ACL that does not exist, which does no harm, but this flow knows of every ACL that it created.
-"""
+"""Keep ACLs on the target in step with the source's. A record in the topic of the offset map names each ACL before it
+is created: one too many does no harm, but this flow knows of every ACL that it created."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Describe a run's changes to a cluster as data, so that they can be shown first, and apply those to topics.
-
-Applied changes are logged, and a refused change does not stop the others.
-"""
+"""Describe a run's changes to a cluster as data, so that they can be shown first, and apply those to topics. A refused
+change is logged, and does not stop the others."""
 
 from __future__ import annotations
 

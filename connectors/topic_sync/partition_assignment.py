@@ -1,7 +1,5 @@
-"""Select the topics that a flow mirrors, assign their partitions to tasks, and find the first offset of new ones.
-
-A partition is new when it has no stored position.
-"""
+"""Select the topics that a flow mirrors, assign their partitions to tasks, and find the first offset of those without a
+stored position."""
 
 from __future__ import annotations
 
@@ -97,8 +95,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Where new partitions begin: ``reset_to`` is ``EARLIEST`` or ``LATEST``; committed offsets of ``group``, if not
-    empty, come first (``initial.offsets.group``)."""
+    """Where new partitions begin: at offsets of ``group`` (``initial.offsets.group``), else ``reset_to``."""
 
     reset_to: int
     read_committed: bool

@@ -1,9 +1,5 @@
-"""Plan which remote topics to create and grow, and keep their settings in step with the source's.
-
-The settings follow Kafka's ``MirrorSourceConnector.syncTopicConfigs``. The plan reads both clusters' metadata and the
-source's settings, and changes nothing: the connector carries it out, and commands that only show changes use the same
-plan.
-"""
+"""Plan which remote topics to create and grow, and keep their settings in step with the source's, as Kafka's
+``MirrorSourceConnector.syncTopicConfigs``. The connector and commands that only show changes use the same plan."""
 
 from __future__ import annotations
 

@@ -41,8 +41,7 @@ class Copy(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeletionPlan:
-    """Source topics that are newly deleted, those that need nothing any more (back, or without a remote topic), and
-    what is to be deleted now or later."""
+    """Source topics that are newly deleted, those that need nothing any more, and deletions, now or later."""
 
     newly: frozenset[str]
     settled: frozenset[str]

@@ -1,8 +1,5 @@
-"""Find out what differs between two short sequences of records that do not match.
-
-The two are aligned by digests. What has no partner is kept, with where it lies in the other log, until its range is
-read: only then it is known whether a record is missing, or at another place.
-"""
+"""Find out what differs between two short sequences of records, aligned by digests. What has no partner is kept until
+its range is read: only then it is known whether it is missing, or at another place."""
 
 from __future__ import annotations
 

@@ -123,8 +123,7 @@ class LastRecords:
         self._source_end = plan.end
 
     def leave(self, lone: Iterable[Lone]) -> None:
-        """Say nothing of the keys of records that retention or a gap explains. Raises PermanentError if they are too
-        many."""
+        """Say nothing of the keys of records that retention or a gap explains. Raises PermanentError."""
         self._left.update(one.record.key for one in lone)
         if len(self._left) * _SUSPECT_BYTES > self._plan.held_bytes:
             raise PermanentError(

@@ -1,9 +1,6 @@
-"""Read the data batches of one partition, fetching ahead. It shares no code with the copy, so that a fault there cannot
-hide itself: requests and answers are kafka-python's, records are decoded by aiokafka's parser. Only the limit for
-decompressed batches is that of the copy.
-
-Control batches and, for a committed view, aborted batches are passed over.
-"""
+"""Read the data batches of one partition, fetching ahead, without control batches and, for a committed view, aborted
+ones. It shares only the limit for decompressed batches with the copy, so that a fault there cannot hide itself:
+requests and answers are kafka-python's, records are decoded by aiokafka's parser."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Decide which ranges of a flow are compared: by its offset map, positions, the logs' ends and what is verified.
-
-Ends are read before anything is compared, the target's first: so whatever the target has, the source's range has too,
-and what only the source has behind the stored position is not copied yet.
-"""
+"""Decide which ranges of a flow are compared: by its offset map, positions, the logs' ends and what is verified. The
+target's ends are read first: so whatever the target has, the source's range has too, and what only the source has
+behind the stored position is not copied yet."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
 """What a verification found, as values that `heliograph verify` stores, and what every form of a report says of them.
-
-Offsets are of the source unless a field says otherwise. A result holds a limited number of differences for each
-partition, and the number of all of them.
-"""
+Offsets are of the source unless a field says otherwise. The number of differences that are named is limited."""
 
 from __future__ import annotations
 
@@ -161,8 +158,7 @@ class VerificationResult(Wired):
 
 @dataclass(slots=True)
 class TopicCoverage:
-    """One source topic: source offsets copied (compared, explained and ``left``), and records and bytes compared,
-    ``same_bytes`` of them without being decoded."""
+    """One source topic: offsets copied, and what was compared, ``same_bytes`` without being decoded."""
 
     topic: str
     target_topic: str

@@ -271,8 +271,7 @@ def after_run(
 
 
 def _packed(value: LastVerification) -> bytes:
-    """Compress a record: with ten thousand topics it stays below ``max.message.bytes``. All of a topic is together,
-    because that compresses best."""
+    """Compress a record, to stay below ``max.message.bytes``; sorted by topic, which compresses best."""
     topics = [(one, value.ids.get(one, ()), to) for one, to in value.verified_to.items()]
     return zlib.compress(orjson.dumps((replace(value, verified_to={}, ids={}).to_wire(), topics)))
 

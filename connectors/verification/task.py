@@ -1,8 +1,6 @@
-"""Run one Spark task of a verification: it takes ranges over the control link, and returns what it found in each.
-
-Its arguments are where the command listens, that listener's certificate, and a token. Connection settings with secrets
-come over the link, as for a slice, so no plan of Spark holds them.
-"""
+"""Run one Spark task of a verification: it takes ranges over the control link, and returns what it found in each. Its
+arguments only say where the command listens; settings with secrets come over the link, so no plan of Spark holds
+them."""
 
 from __future__ import annotations
 

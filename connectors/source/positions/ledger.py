@@ -162,8 +162,7 @@ class Ledger:
             entry.become(LEAVING)
 
     def abandon(self, wanted: Collection[TopicPartition]) -> None:
-        """Forget positions of entries that are not ``wanted`` and that no slice of this task has copied, because their
-        next owner may have stored newer ones."""
+        """Forget unwanted positions never copied here: their next owner may have stored newer ones."""
         for source in self.entries.keys() - set(wanted):
             entry = self.entries[source]
             if not entry.was_copied:

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster, ClusterMetadata, TopicMetadata
+from connect.kafka.concurrency import gather_limited
 from connect.kafka.log.offsets import LATEST, list_offsets, unknown_ends
 from connect.kafka.log.topic_admin import min_insync_replicas
 from connectors.dataplane import fetch_api, log_divergence
@@ -113,8 +113,7 @@ async def unavailable(
 
 
 def let_wait(entries: Sequence[Entry], away: Mapping[TopicPartition, str], *, may_be_all: bool = False) -> list[Entry]:
-    """Let the entries in ``away`` wait, each with its reason, and return the others. Raises :class:`RetriableError` if
-    there are no others, unless ``may_be_all``."""
+    """Let entries ``away`` wait, and return the others. Raises :class:`RetriableError` without others."""
     if away and not may_be_all and all(entry.pair.source in away for entry in entries):
         raise RetriableError("; ".join(sorted(set(away.values()))[:_MOST_NAMED]))
     for entry in entries:
@@ -266,22 +265,14 @@ async def _refuse_grown_targets(
     if not asked:
         return
     metadata = await target.metadata({entry.pair.target.topic for entry, _ in asked})
-    left = deque(asked)
 
-    async def ask() -> None:
-        try:
-            while left:
-                entry, position = left.popleft()
-                end = await _end_of_another_log(target, metadata, entry.pair.target, position)
-                if end is not None:
-                    _stop_truncated(entry, position, end, "the record before that end is another one")
-        except BaseException:
-            left.clear()
-            raise
+    async def ask(one: tuple[Entry, Position]) -> None:
+        entry, position = one
+        end = await _end_of_another_log(target, metadata, entry.pair.target, position)
+        if end is not None:
+            _stop_truncated(entry, position, end, "the record before that end is another one")
 
-    for ended in await asyncio.gather(*(ask() for _ in range(_AT_ONCE)), return_exceptions=True):
-        if ended is not None:
-            raise ended
+    await gather_limited(ask, asked, _AT_ONCE)
 
 
 async def _end_of_another_log(

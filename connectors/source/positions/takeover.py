@@ -1,8 +1,5 @@
-"""Take over partitions whose last writer may still be alive: fence it first, then plan where each partition continues.
-
-The order matters: the target is read only after the fence, and start positions are stored before the slice writes.
-For writers that cannot be fenced see :mod:`connectors.source.positions.stored_positions`.
-"""
+"""Take over partitions whose last writer may still be alive: fence it first, then plan where each continues. The target
+is read only after the fence, and start positions are stored before the slice writes."""
 
 from __future__ import annotations
 
