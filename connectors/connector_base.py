@@ -201,7 +201,6 @@ class Latencies:
         self.whole = Windowed()
 
     def written(self, labels: Labels, sent_ms: int, now_ms: int) -> None:
-        """Record that a record with the timestamp ``sent_ms`` was acknowledged now."""
         taken_ms = max(now_ms - sent_ms, 0)
         self.whole.record(taken_ms, now_ms)
         self._by_labels.setdefault(labels, Windowed()).record(taken_ms, now_ms)

@@ -317,7 +317,6 @@ class FlowFacts(Wired):
         return replace(self, tasks=tuple(tasks))
 
     def with_partitions(self, found: Sequence[PartitionFacts]) -> FlowFacts:
-        """Return the same with the partitions that are not copied."""
         stopped = tuple(one for one in found if is_stopped(one.state))
         waiting = tuple(one for one in found if not is_stopped(one.state))
         named = replace(self, stopped=stopped[:_MOST_NAMED], waiting=waiting[:_MOST_NAMED])

@@ -372,12 +372,10 @@ def sees_cycles(
 
 
 def find_policy(name: str) -> str | None:
-    """Return ``name`` if there is such a policy."""
     return name if name in POLICIES or name in offered(REPLICATION_POLICIES) else None
 
 
 def known_policies() -> list[str]:
-    """Return the names of all policies."""
     return [*POLICIES, *offered(REPLICATION_POLICIES)]
 
 

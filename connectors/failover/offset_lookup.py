@@ -59,12 +59,10 @@ class _Map:
         return [pair for one in self.reader.sources() if (pair := self.reader.current(one)) is not None]
 
     def pair_of(self, source: TopicPartition) -> MapPair | None:
-        """Return where a source partition is copied to."""
         pair = self.reader.current(source)
         return pair if pair is not None and self._is_there(pair) else None
 
     def pair_to(self, target: TopicPartition) -> MapPair | None:
-        """Return where a target partition is copied from."""
         for pair in self.reader.pairs_to(target):
             if pair == self.reader.current(pair.source) and self._is_there(pair):
                 return pair

@@ -84,7 +84,6 @@ class GroupFailoverPlan:
 
     @property
     def due(self) -> tuple[GroupMove, ...]:
-        """Return the moves that remain."""
         return tuple(one for one in self.moves if not one.is_done)
 
 

@@ -194,7 +194,6 @@ async def _extents(
 async def _selected(
     site: Site, known: Collection[TopicPartition], among: Collection[TopicPartition] | None
 ) -> dict[TopicPartition, UUID | None]:
-    """Return partitions with the ids of their topics."""
     if not site.flow.enabled and among is None:
         return {}
     topics = (await site.source.metadata(None)).topics

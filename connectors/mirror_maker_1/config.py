@@ -244,7 +244,6 @@ def _lease_ms(session_ms: int, heartbeat_ms: int) -> int:
 
 
 def _client(side: FileSide, raw: Properties, report: Report) -> _Client:
-    """Parse a file and translate its old keys."""
     file = ClientProperties(raw)
     props, origins = dict(file), dict[str, str]()
     for key, value in file.items():

@@ -101,7 +101,6 @@ class Stream:
         )
 
     def view(self) -> list[PartitionView]:
-        """Return a view of every partition that is copied here."""
         return self._copying.view() if self._copying is not None else []
 
     def stop(self) -> None:

@@ -266,7 +266,6 @@ class MapReader:
         return None if position is None else MapPair.of(position)
 
     def position(self, source: TopicPartition) -> Position | None:
-        """Return the newest stored position."""
         return next(reversed(self._positions[source].values())).position if source in self._positions else None
 
     def positions(self, source: TopicPartition) -> list[Position]:

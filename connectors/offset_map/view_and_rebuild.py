@@ -1,11 +1,8 @@
 """Show the offset map of a flow, and rebuild it from both logs if it was lost or never written.
 
-The view reads from the target only, whether a worker runs or not.
-
-A rebuild fills the map below its beginning. Both logs are read once, side by side and downwards, with bounded memory;
-:mod:`connectors.offset_map.log_alignment` decides what is proven. The chunks are added to the map's topic below
-everything that the flow's task writes, so the two never write the same key. Readers use them at once; the task trims
-them after its next start.
+The view reads from the target only. A rebuild fills the map below its beginning, from what both logs prove (see
+:mod:`connectors.offset_map.log_alignment`). Its chunks are below everything that the flow's task writes, so the two
+never write the same key. Readers use them at once; the task trims them after its next start.
 """
 
 from __future__ import annotations

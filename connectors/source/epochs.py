@@ -1,14 +1,10 @@
 """Decide when an epoch ends, open the next slice, and change a task's partitions from one slice to the next.
 
-A slice copies the same partitions from start to end. While it copies, new partitions are taken over, unless that would
-claim the task's own transactional id. If another task of the connector is about to hand a partition over, this task
-waits, because a fence would end that task's slice. The next slice copies the new partitions that are ready, without
-those that the task has lost. So a slow change delays no partition that is already copied.
-
-The task's own id is claimed only between two slices. Partitions that need it wait for that, as unavailable ones do.
-
-Each step follows only from the config, the ledger and the store. So after an interruption (an epoch that ends, a lost
-slice, a stop) the next step simply looks again.
+A slice copies the same partitions from start to end. While it copies, new partitions are taken over, unless that needs
+the task's own transactional id, which is claimed only between two slices, or another task of the connector is about to
+hand them over, whose slice a fence would end. The next slice copies the new partitions that are ready, so a slow change
+delays no other. Each step follows only from the config, the ledger and the store, so after an interruption the next one
+simply looks again.
 """
 
 from __future__ import annotations
@@ -215,8 +211,7 @@ class Reconfiguring:
         return [
             source
             for source, start in starts.items()
-            if (position := start.position) is not None
-            and not position.is_handed_over
+            if (position := start.unclean_position) is not None
             and position.transactional_id != self._transactional_id
             and position.transactional_id.rpartition("-")[0] == family
         ]

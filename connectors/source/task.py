@@ -329,7 +329,6 @@ class MirrorSourceTask:
         return await self._store.load(sources)
 
     async def fence_predecessors(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
-        """Fence other tasks from storing positions of these partitions; return what is stored then."""
         async with self._services.clusters.fencing:
             return await self._store.fence_predecessors(starts)
 

@@ -1,8 +1,6 @@
 """The resources of a YAML file: read with the line of every field, chosen by name, in one shape for all API versions.
 
-YAML is read as Kubernetes does, by the rules of go-yaml v2 (``resolve.go`` of ``sigs.k8s.io/yaml``), in which a date is
-text and no number has base 60.
-
+YAML is read by the rules of go-yaml v2 (``resolve.go`` of ``sigs.k8s.io/yaml``): no dates, no numbers of base 60.
 v1alpha1 and v1beta2 refer to clusters by alias (``connectCluster``, ``clusters``), v1 has them inline (``target``,
 ``mirrors[].source``). Checks are those of ``KafkaMirrorMaker2Connectors.validateConnectors``.
 """

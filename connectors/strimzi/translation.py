@@ -2,8 +2,7 @@
 
 Group, internal topics, names of connectors and keys are the same, so the worker replaces Strimzi's pods, or joins them.
 The rules are those of ``KafkaConnectConfigurationBuilder`` and ``KafkaMirrorMaker2Connectors`` of the operator 1.2.
-
-``autoRestart`` becomes keys of the connector's config. Each field without effect has a notice with its replacement.
+Each field without effect has a notice with its replacement.
 """
 
 from __future__ import annotations

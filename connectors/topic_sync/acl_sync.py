@@ -162,15 +162,11 @@ class AccessSync:
             names,
             resources=settings.resources,
             writes=settings.writes,
-            mirrored=await self._mirrored(),
+            mirrored=[name for name in (await self._source.metadata(None)).topics if names.takes_topic(name)],
             mirrored_back=await self._mirrored_back(),
             made=made,
         )
         return plan_access(wanted, there, made)
-
-    async def _mirrored(self) -> list[str]:
-        topics = (await self._source.metadata(None)).topics
-        return [name for name in topics if self._flow.names.takes_topic(name)]
 
     async def _mirrored_back(self) -> set[AclBinding]:
         topic = self._flow.back_topic

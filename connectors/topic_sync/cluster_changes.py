@@ -155,7 +155,6 @@ def _is_made(change: CreateTopic, outcomes: Mapping[str, Exception | None], refu
 
 
 async def add_partitions(admin: Admin, changes: Sequence[AddPartitions], refusals: Refusals) -> list[AddPartitions]:
-    """Add partitions. Return the changes that were made."""
     made = []
     for batch in batches(changes):
         outcomes = await admin.create_partitions({change.topic: change.want for change in batch})

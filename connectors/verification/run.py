@@ -9,7 +9,7 @@ import errno
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -18,7 +18,6 @@ from connect.core.errors import ConfigError, HeliographError, RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Scope, wall_ms
 from connect.kafka.log.topic_admin import Admin
-from connect.kafka.security.connection_settings import ConnectionSettings
 from connect.kafka.threads import LeaseThread
 from connectors.config.mm2_properties import Flow
 from connectors.control_link.protocol import PartitionPlan
@@ -131,7 +130,9 @@ class Verification:
         except TimeoutError:
             if deadline_s is None:
                 raise
-            return self._unplanned(_without(stored, recreated), began_ms)
+            return self._unplanned(
+                stored and {one: each for one, each in stored.items() if each.pair not in recreated}, began_ms
+            )
         self._unstored |= _outdated(stored, scopes)
         if not unread:  # what was not found is gone
             found = {one.source for one in scopes}
@@ -166,8 +167,8 @@ class Verification:
         )
         if not options.is_part and not (is_late and result.is_equal):
             known = [one.verified for one in scopes]
-            kept = _without(stored, recreated) or {}
-            known += [each for one, each in kept.items() if not options.wants(one.topic)]
+            left = [each for one, each in stored.items() if not options.wants(one.topic)]
+            known += [one for one in left if one.pair not in recreated]
             offsets, is_whole = self._progress(everyone).offsets, not options.topics and not is_late
             try:
                 before = (await self._last.load()).get("", state.LastVerification())
@@ -192,7 +193,6 @@ class Verification:
         )
 
     async def _next(self) -> tuple[_Ranges, int, RangePlan] | None:
-        """Return the next range, of the partitions in turn."""
         async with self._planning:
             if self._again:
                 return self._again.popleft()
@@ -294,8 +294,8 @@ class Verification:
         fetch_bytes = options.memory_bytes // _FETCHES_HELD
         return {
             "type": "config",
-            "source": _named(source).to_wire(),
-            "target": _named(target).to_wire(),
+            "source": source.with_client_id(_CLIENT_ID).to_wire(),
+            "target": target.with_client_id(_CLIENT_ID).to_wire(),
             "aliases": {"source": self._flow.source, "target": self._flow.target},
             "is_committed": self._settings.read_committed,
             "fetch_bytes": min(max(fetch_bytes, _LEAST_FETCH_BYTES), _LARGEST_FETCH_BYTES),
@@ -352,13 +352,6 @@ class Verification:
         )
 
 
-def _without(
-    stored: dict[TopicPartition, state.Verified] | None, recreated: Collection[state.TopicPair]
-) -> dict[TopicPartition, state.Verified] | None:
-    """Return what is stored of logs that are still there."""
-    return None if stored is None else {one: each for one, each in stored.items() if each.pair not in recreated}
-
-
 def _outdated(
     stored: Mapping[TopicPartition, state.Verified], scopes: Sequence[PartitionScope]
 ) -> dict[TopicPartition, state.Verified]:
@@ -368,10 +361,6 @@ def _outdated(
         for one in scopes
         if not one.verified.result.verified_ms and stored.get(one.source) not in (None, one.verified)
     }
-
-
-def _named(settings: ConnectionSettings) -> ConnectionSettings:
-    return settings.with_client_id(_CLIENT_ID)
 
 
 async def _all_of(tasks: list[asyncio.Task[None]], deadline_s: float | None) -> bool:

@@ -90,8 +90,10 @@ async def unavailable(
     source: Cluster, target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
 ) -> dict[TopicPartition, str]:
     """Return why entries cannot be taken over now, by source partition. Raises :class:`RetriableError`."""
-    marked = {entry.pair.source: position.target for entry in entries if (position := _unclean(entry, starts))}
-    asked = {entry.pair.source for entry in entries if _asks_the_source(starts[entry.pair.source])}
+    known = {entry.pair.source: starts[entry.pair.source] for entry in entries}
+    marked = {one: position.target for one, start in known.items() if (position := start.unclean_position)}
+    # For a proof, or for where to start.
+    asked = {one for one, start in known.items() if start.committed_source_offset is None or one in marked}
     here, there, least = await asyncio.gather(
         source.metadata({partition.topic for partition in asked}),
         target.metadata({entry.pair.target.topic for entry in entries} | {one.topic for one in marked.values()}),
@@ -141,18 +143,6 @@ async def still_unavailable(
 def _has(cluster: ClusterMetadata, name: str) -> bool:
     topic = cluster.topics.get(name)
     return topic is not None and topic.error_code != error_codes.UNKNOWN_TOPIC_OR_PARTITION
-
-
-def _unclean(entry: Entry, starts: Mapping[TopicPartition, Start]) -> Position | None:
-    """Return the stored position of an entry whose writer may still write, and so has to be fenced."""
-    position = starts[entry.pair.source].position
-    return None if position is None or position.is_handed_over else position
-
-
-def _asks_the_source(start: Start) -> bool:
-    """Return whether a takeover needs the source, for a proof or for where to start."""
-    position = start.position
-    return start.committed_source_offset is None or (position is not None and not position.is_handed_over)
 
 
 def _no_marker(target: ClusterMetadata, partition: TopicPartition, least: Mapping[str, int]) -> str:

@@ -83,10 +83,15 @@ class Start:
     def unmoved_position(self) -> Position | None:
         return None if self.moved else self.position
 
+    @property
+    def unclean_position(self) -> Position | None:
+        """The position, if its writer may still write, and so has to be fenced."""
+        return None if self.position is None or self.position.is_handed_over else self.position
+
 
 def is_unowned(start: Start) -> bool:
     """Return whether no task owns the partition of ``start``."""
-    return not start.claimant and (start.position is None or start.position.is_handed_over)
+    return not start.claimant and start.unclean_position is None
 
 
 class ReadTo(NamedTuple):
@@ -202,7 +207,6 @@ class Predecessors:
     async def fence_predecessors(
         self, starts: Mapping[TopicPartition, Start], read: Read, claim: Claim
     ) -> dict[TopicPartition, Start]:
-        """Fence other tasks from storing positions of the partitions in ``starts``; return what is stored then."""
         known = dict(starts)
         #: One writer per name, because a second one would fence the first.
         writers: dict[str, TransactionalWriter | None] = {}

@@ -90,9 +90,7 @@ async def take_over(
     unclean = {
         entry.pair.source: position
         for entry in entries
-        if (position := known[entry.pair.source].position) is not None
-        and not position.is_handed_over
-        and position.target_topic in written
+        if (position := known[entry.pair.source].unclean_position) and position.target_topic in written
     }
     await position_checks.refuse_truncated_targets(clusters.target, entries, known)
     if passer is not None:
