@@ -72,11 +72,8 @@ async def read_groups(site: Site, search: str, group: str) -> tuple[GroupsSeen, 
     read = matching[:MOST_READ]
     groups = await groups_now(site, FailoverOptions(takes=frozenset(read).__contains__))
     ends = [
-        known_offsets(cluster, partitions, LATEST, leader_s=LEADER_S)
-        for cluster, partitions in (
-            (site.source, {one.source for one in groups.moves}),
-            (site.target, {one.target for one in groups.moves}),
-        )
+        known_offsets(site.source, {one.source for one in groups.moves}, LATEST, leader_s=LEADER_S),
+        known_offsets(site.target, {one.target for one in groups.moves}, LATEST, leader_s=LEADER_S),
     ]
     (source_ends, _), (target_ends, _) = await together("ends of partitions", ends)
     written = await _checkpoint_ms(site, frozenset(read))

@@ -114,8 +114,7 @@ class OffsetSyncReader:
         self.store = OffsetSyncStore(only_last=only_last)
 
     async def follow(self) -> None:
-        """Read what was added. A missing topic holds nothing yet; a recreated one is read from its beginning. Raises
-        RetriableError, SecurityError."""
+        """Read what was added, a recreated topic from its beginning. Raises RetriableError, SecurityError."""
         known = await known_topic(self._cluster, self._topic)
         if known is None:
             return

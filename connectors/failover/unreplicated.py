@@ -110,8 +110,7 @@ class _Extent(NamedTuple):
 
 
 async def find(site: Site, until: Mapping[TopicPartition, int] | None = None) -> list[Unreplicated]:
-    """Find unreplicated records of every partition that the flow has copied from or selects; or ``until`` these offsets
-    of partitions, selected or not."""
+    """Find unreplicated records of partitions copied from or selected; or ``until`` these offsets of any."""
     known = await read_positions(site)
     # The reverse flow's worker keeps writing heartbeats there, which no reader misses.
     positions = {

@@ -310,8 +310,7 @@ def details(tasks: Sequence[TaskReport], verdict: Mapping[str, Any]) -> dict[str
 
 
 def search(asked: Asked, query: Mapping[str, str]) -> dict[str, Any]:
-    """Return the partitions whose source or target name contains ``text`` and that are in ``state``: those that do not
-    copy first, then by lag, ``top`` at most."""
+    """Return partitions by ``text`` in a name and by ``state``: those that do not copy first, then by lag."""
     text, state = query.get("text", "").strip().lower(), query.get("state", "")
     top = rows_asked(query.get("top", str(_FOUND)), _MOST_FOUND)
     states = asked.look.states

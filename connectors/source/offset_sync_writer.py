@@ -177,7 +177,16 @@ class OffsetSyncsTopic:
         try:
             await self._make()
         except HeliographError as error:
-            self._say(error)
+            if str(error) != self._said:
+                log.warning(
+                    "%s: the offset-syncs topic may be missing: %s (offset-syncs.topic.replication.factor=%s); trying "
+                    "again in %g s",
+                    self._label,
+                    error,
+                    self._wanted.replication_factor,
+                    LOOK_EVERY_S,
+                )
+            self._said = str(error)
         else:
             self._is_there, self._said = True, ""
 
@@ -196,18 +205,6 @@ class OffsetSyncsTopic:
             log.info("%s: topic %s was created", self._label, topic)
         elif not isinstance(outcome, TopicExists):
             raise outcome
-
-    def _say(self, error: HeliographError) -> None:
-        if str(error) != self._said:
-            log.warning(
-                "%s: the offset-syncs topic may be missing: %s (offset-syncs.topic.replication.factor=%s); trying "
-                "again in %g s",
-                self._label,
-                error,
-                self._wanted.replication_factor,
-                LOOK_EVERY_S,
-            )
-            self._said = str(error)
 
 
 class SyncWriter:
@@ -299,7 +296,9 @@ class SyncWriter:
         try:
             await self._write_records(records)
         except HeliographError as error:
-            self._say(error)
+            if str(error) != self._said:
+                log.warning("%s: offset syncs are not written: %s; retrying, the copy continues", self._label, error)
+            self._said = str(error)
             return False
         except Exception as error:
             if not self._said:
@@ -310,11 +309,6 @@ class SyncWriter:
             log.info("%s: offset syncs are written to %s again", self._label, self._topic)
             self._said = ""
         return True
-
-    def _say(self, error: HeliographError) -> None:
-        if str(error) != self._said:
-            log.warning("%s: offset syncs are not written: %s; retrying, the copy continues", self._label, error)
-            self._said = str(error)
 
 
 def syncs_topic(settings: MirrorSourceSettings, clients: FlowClients) -> OffsetSyncsTopic | None:

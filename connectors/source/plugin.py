@@ -213,17 +213,8 @@ class MirrorSourceEngineTask(EngineTask):
                 attempt += 1
                 began_s = time.monotonic()
                 states = Records(PARTITION_STATES, parts.store, parts.admin, record_settings(settings))
-                services = TaskServices(
-                    engine,
-                    links,
-                    parts.clusters,
-                    parts.admin,
-                    syncs,
-                    states,
-                    self._host.holds,
-                    self.meter,
-                    self.topic_used,
-                )
+                of_task = syncs, states, self._host.holds, self.meter, self.topic_used
+                services = TaskServices(engine, links, parts.clusters, parts.admin, *of_task)
                 task_settings = _task_settings(settings, clients, self._props, self._host)
                 task = self._task(settings, task_settings, services, parts)
                 try:

@@ -288,19 +288,12 @@ def _parts(
     missing_rights: MissingRights,
     long_logs: LongLogs | None,
 ) -> FlowParts:
-    def opened(cluster: Cluster) -> Cluster:
-        closing.push_async_callback(cluster.close)
-        return cluster
-
-    clusters = Clusters(
-        opened(Cluster(clients.source_admin(), source)),
-        opened(Cluster(clients.target_admin(), target)),
-        missing_rights=missing_rights,
-    )
-    store = opened(Cluster(clients.offsets(), target, long_logs=long_logs))
+    here, there = Cluster(clients.source_admin(), source), Cluster(clients.target_admin(), target)
+    store = Cluster(clients.offsets(), target, long_logs=long_logs)
     admin = clients.open_admin(clients.target_admin(), target)
-    closing.push_async_callback(admin.close)
-    return FlowParts(clusters, store, admin)
+    for one in (here, there, store, admin):
+        closing.push_async_callback(one.close)
+    return FlowParts(Clusters(here, there, missing_rights=missing_rights), store, admin)
 
 
 def _state(states: list[str]) -> str:

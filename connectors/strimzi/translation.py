@@ -412,11 +412,6 @@ def _state(connector: Node) -> TargetState | None:
     if state is None:
         return TargetState.PAUSED if connector.field("pause").text() == "true" else None
     if state not in _STATES:
-        known = ", ".join(_STATES)
-        raise ConfigError(
-            f"{connector.path}.state is '{state}'. Use one of {known}",
-            None,
-            connector.file,
-            connector.field("state").line,
-        )
+        said = f"{connector.path}.state is '{state}'. Use one of {', '.join(_STATES)}"
+        raise ConfigError(said, None, connector.file, connector.field("state").line)
     return _STATES[state]

@@ -116,7 +116,7 @@ class AccessSync:
             if not self._settings.dry_run:
                 await self._apply(plan)
         except SecurityDisabled as error:
-            self._say_once("authorizer", logging.INFO, f"{error}; ACLs are not synced")
+            self._say_once("authorizer", f"{error}; ACLs are not synced")
         except RetriableError:
             self._tried = None
             raise
@@ -173,9 +173,7 @@ class AccessSync:
         try:
             return {rule for _, rule in await read_all_records(self._source, topic, ACLS)}
         except NotAuthorized as error:
-            self._say_once(
-                "back", logging.INFO, f"{error}; this matters if the flow in the other direction also syncs ACLs"
-            )
+            self._say_once("back", f"{error}; this matters if the flow in the other direction also syncs ACLs")
             return set()
 
     async def _apply(self, plan: AccessPlan) -> None:
@@ -232,8 +230,8 @@ class AccessSync:
         if len(rules) > _NAMED_AT_MOST:
             log.info("%s: %s: %d more", self._flow.flow, what, len(rules) - _NAMED_AT_MOST)
 
-    def _say_once(self, about: str, level: int, line: str) -> None:
-        log.log(level if self._is_news(about, line) else logging.DEBUG, "%s: %s", self._flow.flow, line)
+    def _say_once(self, about: str, line: str) -> None:
+        log.log(logging.INFO if self._is_news(about, line) else logging.DEBUG, "%s: %s", self._flow.flow, line)
 
     def _is_news(self, about: str, what: object) -> bool:
         before, self._said[about] = self._said.get(about), what

@@ -72,8 +72,7 @@ _NEVER: Final = 2**63
 
 @dataclass(slots=True)
 class _KeySeen:
-    """What a log has of a key in doubt: its last ``record``, the keys ``behind`` it, and the offsets of what it has of
-    the source's last record, and of the target's."""
+    """What a log has of a key in doubt: its last ``record``, the keys ``behind`` it, and offsets of both last ones."""
 
     record: Any = None
     behind: list[Key] = field(default_factory=list)

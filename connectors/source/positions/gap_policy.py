@@ -162,11 +162,10 @@ def partition_facts(
     connector: str, source_alias: str, states: Mapping[TopicPartition, PartitionState]
 ) -> tuple[PartitionFacts, ...]:
     """Return the facts of partitions that are not copied, by their recorded states."""
-    found = []
-    for source, one in sorted(states.items()):
-        what_to_do = "" if one.gap is None else advice(connector, source_alias, source)
-        found.append(PartitionFacts(source, one.state, one.reason, what_to_do))
-    return tuple(found)
+    return tuple(
+        PartitionFacts(source, one.state, one.reason, advice(connector, source_alias, source) if one.gap else "")
+        for source, one in sorted(states.items())
+    )
 
 
 _LOOK_S: Final = 5.0
