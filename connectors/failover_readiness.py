@@ -26,7 +26,6 @@ class FailoverReadiness(Wired):
 
 
 def readiness(facts: FlowFacts) -> FailoverReadiness:
-    """Say whether a failover to the target could start now, and what would be lost with the source."""
     lag, (source, target) = facts.lag, facts.flow
     waiting = lag.waiting if lag.records >= 0 else UNKNOWN
     if facts.contact.target.answers is False:

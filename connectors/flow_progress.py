@@ -341,8 +341,6 @@ class Takeovers:
 
 
 class Meters:
-    """Meters of one task, by source partition."""
-
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, PartitionMeter] = {}
         self.takeovers = Takeovers()

@@ -42,7 +42,6 @@ _TARGET: Final = "targetClusterAlias"
 
 
 def topic_of_heartbeats(props: Props) -> NewTopic:
-    """Return the topic that a connector with these properties creates."""
     factor = HEARTBEAT.parse(props).integer(_FACTOR_KEY)
     return NewTopic(make_policy(props).heartbeats_topic(), 1, factor, {"cleanup.policy": "compact"})
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+import zlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from connect.core import status_and_offset_topics
 from connect.core.config_topic import ConfigLog
-from connect.core.errors import HeliographError, RetriableError
+from connect.core.errors import HeliographError, RetriableError, UnreadableRecord
 from connect.core.model import CLEANED_SOON, NewTopic, TargetState
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import in_turns
@@ -71,6 +72,19 @@ async def keep_making(admin: Admin, topic: NewTopic, tried: asyncio.Event | None
         log.error("%s", error)
 
 
+#: Of a record that is decompressed: the rows of ten thousand partitions take a hundredth of it.
+_MOST_BYTES: Final = 64 * 1024 * 1024
+
+
+def decompressed(packed: bytes, what: str) -> bytes:
+    """Return what zlib has compressed into a record. Raises zlib.error, UnreadableRecord if ``what`` is too long."""
+    unpacker = zlib.decompressobj()
+    found = unpacker.decompress(packed, _MOST_BYTES)
+    if not unpacker.eof:
+        raise UnreadableRecord(f"{what} exceeds {_MOST_BYTES} bytes")
+    return found
+
+
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -90,7 +104,6 @@ class RecordSettings:
 
 
 def record_settings(settings: MirrorSourceSettings) -> RecordSettings:
-    """Return the settings of a flow's source connector."""
     return RecordSettings(
         settings.name, settings.map_topic, settings.offsets_topic_partitions, settings.offsets_topic_replication_factor
     )

@@ -318,7 +318,6 @@ class MirrorCheckpointConnector(MirrorConnector):
 
 
 def topic_of_checkpoints(settings: CheckpointSettings) -> NewTopic:
-    """Return the topic that a connector with these settings creates on its target."""
     return NewTopic(settings.checkpoints_topic, 1, settings.replication_factor, {"cleanup.policy": "compact"})
 
 

@@ -22,6 +22,7 @@ from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.failover.clusters_and_lease import PARTITION_KEY, Lease, Site, decode_object, encode_key, stored
 from connectors.failover.snapshot import GroupMove
 from connectors.formats.position import text
+from connectors.internal_topics import decompressed
 
 FORMAT: Final = 2
 _JOURNAL: Final = text("journal")
@@ -57,10 +58,6 @@ class StartBefore:
     partition: int
     before: int | None
     after: int
-
-
-#: Limit on the rows of one record: those of the 10,000 partitions of a large group take a hundredth of it.
-_MOST_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +151,9 @@ def _packed(rows: Any) -> str:
 
 def _unpacked(text: str) -> Any:
     """Read rows. Raises UnreadableRecord."""
-    unpacker = zlib.decompressobj()
     try:
-        rows = unpacker.decompress(base64.b64decode(text), _MOST_BYTES)
-        if not unpacker.eof:
-            raise UnreadableRecord(f"the journal of this failover holds a record that exceeds {_MOST_BYTES} bytes")
-        return decode_json(rows)
+        packed = base64.b64decode(text)
+        return decode_json(decompressed(packed, "the journal of this failover holds a record that"))
     except (TypeError, ValueError, zlib.error) as error:
         raise UnreadableRecord(f"the journal of this failover holds a record that cannot be read: {error}") from error
 

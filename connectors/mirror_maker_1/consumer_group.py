@@ -1,8 +1,7 @@
 """What a member exchanges with its consumer group at the source: subscriptions, assignments, and committed offsets.
 ``ConsumerProtocol`` defines the bytes, and aiokafka's assignors have Java's rules, so Java's consumers can be members
-of the same group and lead it. The group's offsets store positions too, in their metadata (4096 characters by default):
-the copy's position, or the id of its source topic for a partition copied by key. Another tool that moves the group
-writes no such text, and then only its offset counts."""
+too. The offsets' metadata hold positions, or the id of the source topic for partitions copied by key; without such a
+text, as after a reset by another tool, only the offset counts."""
 
 from __future__ import annotations
 

@@ -66,7 +66,6 @@ class Asked:
 
     @property
     def look(self) -> FlowLook:
-        """What was last read of its flow."""
         return self.host.look_of(self.settings.name)
 
     @property

@@ -123,8 +123,6 @@ GONE: Final[RecordKind[str, int]] = RecordKind(
 
 
 class TopicDeletion:
-    """The deletion job of one flow."""
-
     def __init__(
         self, settings: MirrorSourceSettings, delay_ms: int, source: Cluster, target: Cluster, admin: Admin
     ) -> None:

@@ -23,7 +23,7 @@ from connectors.flow_facts import VerifiedFacts
 from connectors.flow_progress import PartitionLag
 from connectors.formats.position import KeyKind, text
 from connectors.formats.types import TopicPartition, Wired
-from connectors.internal_topics import PARTITION_STATES, RecordKind, read_records, record_settings
+from connectors.internal_topics import PARTITION_STATES, RecordKind, decompressed, read_records, record_settings
 from connectors.verification.ranges import RangeResult
 from connectors.verification.report import (
     NAMED_DIFFERENCES,
@@ -41,8 +41,6 @@ _NAMED_OF_EACH: Final = 5
 _START_S: Final = 10.0
 #: A run that compared for less time says nothing on the speed.
 _LEAST_S: Final = 1.0
-#: Of a record that is decompressed.
-_MOST_BYTES: Final = 64 * 1024 * 1024
 
 
 class TopicPair(NamedTuple):
@@ -278,12 +276,8 @@ def _packed(value: LastVerification) -> bytes:
 
 def _unpacked(packed: bytes) -> LastVerification:
     """Read a record. Raises UnreadableRecord."""
-    unpacker = zlib.decompressobj()
     try:
-        value = unpacker.decompress(packed, _MOST_BYTES)
-        if not unpacker.eof:
-            raise UnreadableRecord(f"the record of the last verification is cut, or exceeds {_MOST_BYTES} bytes")
-        last, topics = orjson.loads(value)
+        last, topics = orjson.loads(decompressed(packed, "the record of the last verification is cut, or"))
     except (ValueError, zlib.error) as error:
         raise UnreadableRecord(f"the record of the last verification cannot be read: {error}") from error
     verified_to, ids = {one: to for one, _, to in topics}, {one: known for one, known, _ in topics if known}

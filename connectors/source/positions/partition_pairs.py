@@ -280,8 +280,6 @@ class Clusters:
 
 
 class Pairing:
-    """Pairs the partitions of one task."""
-
     def __init__(
         self,
         remote_topic: Callable[[str], str],
