@@ -1,12 +1,6 @@
-"""Hold what the connectors share: the schedule of their jobs, checks of altered offsets, latencies, metrics, reports.
-
-- The schedule runs a connector's jobs in order at its start, then each at its own interval, or on request.
-- The checks reject offsets over REST in Java's words (Kafka's ``MirrorUtils.validateSource...``).
-- The latency of a record runs from the record's timestamp to the target's acknowledgement.
-- The metrics of checkpoints and heartbeats for Prometheus have the names that the usual exporter gives Java's
-  (``MirrorCheckpointMetrics``); Java has none for heartbeats.
-- Reports that take long are found in threads of their own, and given again for a few seconds.
-"""
+"""Hold what the connectors share: the schedule of their jobs, checks of altered offsets in Java's words (Kafka's
+``MirrorUtils.validateSource...``), latencies of checkpoints and heartbeats, from a record's timestamp to the target's
+acknowledgement, as metrics for Prometheus (``MirrorCheckpointMetrics``), and reports that take long."""
 
 from __future__ import annotations
 
@@ -70,16 +64,11 @@ def mirror_record(
 
 
 class Schedule:
-    """Jobs of one connector (Kafka ``connect.mirror.Scheduler``).
-
-    One runs at a time, so that two never work on the same topics. A job that fails, or takes longer than ``timeout_s``,
-    is logged and runs again at its interval; None if each part of a job has its own timeout. ``label`` is the prefix of
-    all log lines.
-    """
+    """Jobs of one connector (Kafka ``connect.mirror.Scheduler``), one at a time, so that two never work on the same
+    topics. A job that fails, or takes longer than ``timeout_s``, is logged and runs again at its interval."""
 
     def __init__(self, label: str, timeout_s: float | None) -> None:
-        self._label = label
-        self._timeout_s = timeout_s
+        self._label, self._timeout_s = label, timeout_s
         self._jobs: list[_Job] = []
         self._scope = Scope(f"jobs of {label}")
         self._one_at_a_time = asyncio.Lock()
@@ -87,8 +76,7 @@ class Schedule:
     def add(
         self, name: str, run: Callable[[], Awaitable[None]], interval_s: float | None, *, at_once: bool = False
     ) -> None:
-        """Add a job after those added before; with ``interval_s`` None it runs only on request, with ``at_once`` also
-        when the schedule begins."""
+        """Add a job; with ``interval_s`` None it runs only on request, with ``at_once`` also at the begin."""
         self._jobs.append(job := _Job(name, run, interval_s))
         if at_once:
             job.wanted.set()
@@ -213,7 +201,6 @@ class Latencies:
         self.whole = Windowed()
 
     def written(self, labels: Labels, sent_ms: int, now_ms: int) -> None:
-        """Record that a record with the timestamp ``sent_ms`` was acknowledged now."""
         taken_ms = max(now_ms - sent_ms, 0)
         self.whole.record(taken_ms, now_ms)
         self._by_labels.setdefault(labels, Windowed()).record(taken_ms, now_ms)
@@ -244,25 +231,22 @@ _CHECKPOINT: Final = f"{_DOMAIN}MirrorCheckpointConnector_"
 _HEARTBEAT: Final = f"{_DOMAIN}MirrorHeartbeatConnector_"
 _FLOW: Final = ("source", "target")
 _WHOLE: Final[Rows[Windowed]] = (("count", "Written since the task began.", lambda one, _: one.recorded), *LATENCY)
-_CHECKPOINT_AGE: Final[Rows[Latencies]] = (
-    (
-        "age_ms",
-        "Time in ms since the task last read the offsets of all of its groups, or since its start until then.",
-        lambda one, now_ms: max(now_ms - one.done_ms, 0),
-    ),
+
+
+def _age(said: str) -> Rows[Latencies]:
+    return (("age_ms", said, lambda one, now_ms: max(now_ms - one.done_ms, 0)),)
+
+
+_CHECKPOINT_AGE: Final = _age(
+    "Time in ms since the task last read the offsets of all of its groups, or since its start until then."
 )
-_HEARTBEAT_AGE: Final[Rows[Latencies]] = (
-    (
-        "age_ms",
-        "Time in ms since the target last acknowledged a heartbeat, or since the start of the task until then.",
-        lambda one, now_ms: max(now_ms - one.done_ms, 0),
-    ),
+_HEARTBEAT_AGE: Final = _age(
+    "Time in ms since the target last acknowledged a heartbeat, or since the start of the task until then."
 )
 
 
 def written_metrics(workers: Sequence[WrittenLatencies], now_ms: int) -> Iterator[Metric]:
-    """Yield the metrics of this process's tasks: the checkpoints written last by group and partition, all checkpoints
-    by task, and heartbeats by flow."""
+    """Yield the metrics of checkpoints by group and partition, and by task, and of heartbeats by flow."""
     single = Families(f"{_CHECKPOINT}checkpoint_", (*_FLOW, "group", "topic", "partition"), LATENCY)
     tasks = Families(f"{_CHECKPOINT}task_checkpoint_", (*_FLOW, "task"), _WHOLE)
     beats = Families(f"{_HEARTBEAT}heartbeat_", _FLOW, _WHOLE)
@@ -288,11 +272,8 @@ class _Kept:
 
 
 class KeptReports:
-    """The reports of a worker, by a key that says what was asked.
-
-    A plan of thousands of groups or topics takes longer than the worker's loop may stand still, so each is made in a
-    thread with a loop and connections of its own. The thread does not delay the end of the process.
-    """
+    """The reports of a worker, by a key that says what was asked. Each is made in a thread with a loop and connections
+    of its own, because thousands of groups or topics take longer than the worker's loop may stand still."""
 
     def __init__(self) -> None:
         self._kept: dict[object, _Kept] = {}
@@ -300,9 +281,7 @@ class KeptReports:
 
     async def get(self, key: object, fresh_s: float, find: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Return what ``find`` returned at most ``fresh_s`` ago; concurrent callers with the same ``key`` share it.
-
-        Errors of ``find`` are raised and not kept. Raises RetriableError if it takes too long.
-        """
+        Errors of ``find`` are raised and not kept. Raises RetriableError if it takes too long."""
         now_s = time.monotonic()
         self._kept = {of: one for of, one in self._kept.items() if one.until_s > now_s or one.finding.locked()}
         kept = self._kept.setdefault(key, _Kept())

@@ -1,16 +1,13 @@
-"""Report on the consumer groups of a flow: where they are on both clusters, whether they are synced into the target.
-
-Report also whether they could move now, as ``heliograph failover`` would plan it, step by step. Each step has the
-command that does it. The reports change nothing.
-"""
+"""Report on the consumer groups of a flow: where they are on both clusters, whether they are synced into the target,
+and whether they could move now, step by step with the command of each, as ``heliograph failover`` would plan it."""
 
 from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from connect.core.errors import ClusterUnreachable
 from connect.core.wording import counted
@@ -30,7 +27,7 @@ from connectors.failover.execute import Rehearsal, rehearse
 from connectors.failover.failback_and_undo import newest
 from connectors.failover.journal import FailoverRun, RunState, read_runs
 from connectors.failover.offset_lookup import LEADER_S
-from connectors.failover.plan import FailoverOptions, GroupOutcome, Plan, plan
+from connectors.failover.plan import FailoverOptions, GroupOutcome, Plan, by_group, plan
 from connectors.failover.snapshot import DIFFERS, GroupFinding, GroupMove, Groups, How
 from connectors.failover.words import (
     Line,
@@ -53,13 +50,11 @@ MOST_READ: Final = 200
 _FILE: Final = "mm2.properties"
 _REST: Final = "http://localhost:8083"
 _GOOD, _WARN, _BAD, _QUIET = "good", "warn", "bad", "quiet"
-_OfGroup = TypeVar("_OfGroup", GroupMove, GroupFinding)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupsSeen:
-    """What both clusters answered. ``read`` groups have offsets in ``groups``; ends are by partition of each cluster;
-    ``checkpoint_ms`` is when a group's last checkpoint was written."""
+    """What both clusters answered. ``checkpoint_ms``: when a group's last checkpoint was written."""
 
     read: Sequence[str]
     groups: Groups
@@ -71,20 +66,14 @@ class GroupsSeen:
 
 
 async def read_groups(site: Site, search: str, group: str) -> tuple[GroupsSeen, int]:
-    """Read the groups of the source whose names contain ``search``, or ``group`` alone. Return also how many match.
-
-    Raises HeliographError if a cluster does not answer.
-    """
+    """Read the groups whose names contain ``search``, or ``group`` alone; return also how many match."""
     at_source, at_target = await together("groups", [list_groups(site.source), list_groups(site.target)])
     matching = sorted(name for name, one in at_source.items() if one.has_offsets and _matches(name, search, group))
     read = matching[:MOST_READ]
     groups = await groups_now(site, FailoverOptions(takes=frozenset(read).__contains__))
     ends = [
-        known_offsets(cluster, partitions, LATEST, leader_s=LEADER_S)
-        for cluster, partitions in (
-            (site.source, {one.source for one in groups.moves}),
-            (site.target, {one.target for one in groups.moves}),
-        )
+        known_offsets(site.source, {one.source for one in groups.moves}, LATEST, leader_s=LEADER_S),
+        known_offsets(site.target, {one.target for one in groups.moves}, LATEST, leader_s=LEADER_S),
     ]
     (source_ends, _), (target_ends, _) = await together("ends of partitions", ends)
     written = await _checkpoint_ms(site, frozenset(read))
@@ -130,14 +119,6 @@ def groups_as_json(
         "read": len(seen.read),
         "groups": rows[:top],
     }
-
-
-def by_group(found: Iterable[_OfGroup]) -> dict[str, list[_OfGroup]]:
-    """Return moves or findings by their groups."""
-    groups: dict[str, list[_OfGroup]] = {}
-    for one in found:
-        groups.setdefault(one.group, []).append(one)
-    return groups
 
 
 def _row(
@@ -228,9 +209,8 @@ def sync_state(
 
 @dataclass(frozen=True, slots=True)
 class MoveLook:
-    """What was read. ``plan`` is None if the target does not answer, for the reason ``error``. ``lease`` is that of an
-    operator who works on it now; ``run`` is the newest one that an undo would revert. ``to_copy`` is how many
-    records, without heartbeats, the flow has not copied; None if unknown."""
+    """What was read. ``plan`` is None if the target does not answer (``error``); ``run`` is the newest that an undo
+    would revert; ``to_copy``: records not copied, without heartbeats, None if unknown."""
 
     source: str
     target: str
@@ -258,8 +238,7 @@ class MoveStep:
 
 
 async def look_at_move(site: Site, groups: Sequence[str], *, rehearses: bool) -> MoveLook:
-    """Plan a move of ``groups``, or of those that the group filter selects. ``rehearses``: also read and compare
-    records. Changes nothing; raises HeliographError if a cluster fails within the read."""
+    """Plan a move of ``groups``, or of those that the filter selects; ``rehearses``: also compare records."""
     takes = frozenset(groups).__contains__ if groups else site.checkpoints.group_filter.should_replicate_group
     options = FailoverOptions(takes=takes, named=frozenset(groups))
     ends = site.flow.source_alias, site.flow.target_alias, tuple(groups)

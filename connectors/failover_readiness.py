@@ -17,8 +17,7 @@ _NAMED: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class FailoverReadiness(Wired):
-    """Whether a failover to the target could start now (None: not known), and how many records of how many partitions
-    would be lost if the source were lost now (-1 unknown)."""
+    """Whether a failover could start now (None: not known), and records lost if the source were (-1 unknown)."""
 
     can_start: bool | None
     records: int
@@ -27,7 +26,6 @@ class FailoverReadiness(Wired):
 
 
 def readiness(facts: FlowFacts) -> FailoverReadiness:
-    """Say whether a failover to the target could start now, and what would be lost with the source."""
     lag, (source, target) = facts.lag, facts.flow
     waiting = lag.waiting if lag.records >= 0 else UNKNOWN
     if facts.contact.target.answers is False:

@@ -13,15 +13,8 @@ from connectors.policy import is_cycle
 
 
 class DefaultTopicFilter:
-    """The keys ``topics`` and ``topics.exclude``: names and Java regular expressions.
-
-    Args:
-        topics: Elements of the list; an empty one selects nothing.
-        exclude: Elements of the list; they take precedence.
-
-    Raises:
-        ConfigError: A list is not a valid expression; the error has the key.
-    """
+    """The keys ``topics`` and ``topics.exclude``: lists of names and Java regular expressions; an empty one selects
+    nothing, exclusions take precedence. Raises ConfigError with the key."""
 
     def __init__(self, topics: Sequence[str], exclude: Sequence[str]) -> None:
         self._included = compile_pattern_list("topics", topics)
@@ -43,15 +36,8 @@ class DefaultGroupFilter:
 
 
 class DefaultConfigPropertyFilter:
-    """The keys ``config.properties.exclude`` and ``use.defaults.from`` (Kafka's ``DefaultConfigPropertyFilter``).
-
-    Args:
-        exclude: Elements of the list.
-        source_defaults: Whether the source's default values are set on the target.
-
-    Raises:
-        ConfigError: The list is not a valid expression.
-    """
+    """The keys ``config.properties.exclude`` and ``use.defaults.from``: whether the source's defaults are set on the
+    target (Kafka's ``DefaultConfigPropertyFilter``). Raises ConfigError."""
 
     def __init__(self, exclude: Sequence[str], *, source_defaults: bool) -> None:
         self._excluded = compile_pattern_list("config.properties.exclude", exclude)
@@ -65,11 +51,8 @@ class DefaultConfigPropertyFilter:
 
 
 def compile_pattern_list(key: str, elements: Sequence[str]) -> re.Pattern[str] | None:
-    """Return one pattern for a list, to be matched in full; None, which matches nothing, for an empty list.
-
-    The elements are joined unchanged, without groups around them, as Kafka's ``MirrorUtils.compilePatternList``: so
-    a comma inside parentheses works as an alternative.
-    """
+    """Return one pattern for a list, to be matched in full; None for an empty list. Elements are joined without groups,
+    as in Kafka's ``MirrorUtils.compilePatternList``: a comma inside parentheses is an alternative."""
     if not elements:
         return None
     joined = "|".join(elements)
@@ -86,10 +69,8 @@ def _matches(pattern: re.Pattern[str] | None, name: str) -> bool:
 def should_mirror(
     topic: str, *, topic_filter: TopicFilter, policy: ReplicationPolicy, target_alias: str, heartbeats_replication: bool
 ) -> bool:
-    """Whether a source topic is mirrored (Kafka's ``MirrorSourceConnector.shouldReplicateTopic``).
-
-    The filter or the rule for heartbeats must select it, it must not be internal, and it must not come from the target.
-    """
+    """Whether a source topic is mirrored (Kafka's ``MirrorSourceConnector.shouldReplicateTopic``). The filter or the
+    rule for heartbeats must select it, it must not be internal, and it must not come from the target."""
     selected = topic_filter.should_replicate_topic(topic) or (
         heartbeats_replication and policy.is_heartbeats_topic(topic)
     )

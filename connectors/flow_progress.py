@@ -1,7 +1,5 @@
-"""Measure and show a flow's progress: contact with its clusters, when records last moved, and the lag.
-
-The lag is per partition, topic and flow, in records, bytes and time. A snapshot can be taken at any moment.
-"""
+"""Measure and show a flow's progress: contact with its clusters, when records last moved, and the lag of partitions,
+topics and the flow, in records, bytes and time."""
 
 from __future__ import annotations
 
@@ -29,15 +27,9 @@ UNKNOWN: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class ClusterContact(Wired):
-    """One cluster. Times are in milliseconds since 1970, UNKNOWN before the first.
-
-    Args:
-        answers: None until it was contacted.
-        answered_ms: When it last answered this worker, which contacts it every few seconds.
-        moved_ms: When a slice here last got an answer: of the source to a fetch, of the target to a produce request.
-        reason: Why it does not answer.
-        throttled: The share of the last minute in which a quota of it has delayed requests of a slice here.
-    """
+    """One cluster, in ms since 1970. ``answers``: None until it was contacted; ``moved_ms``: when a slice here last got
+    an answer, to a fetch or a produce request; ``throttled``: the share of the last minute in which a quota delayed a
+    slice."""
 
     answers: bool | None = None
     answered_ms: int = UNKNOWN
@@ -100,18 +92,10 @@ def _or_none(value: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """One source partition.
-
-    Args:
-        position: The next source offset to copy.
-        end: The offset after the last record that may be copied: the high watermark, or under ``read_committed`` the
-            last stable offset.
-        records: Offsets that wait, an upper bound of records: markers and compacted records count until the copy has
-            passed them. Offsets that the source no longer has are not included, but in ``lost``.
-        bytes: Their size at the source, estimated by their share of the partition's offsets; -1 unknown.
-        ms: Age of the oldest that waits, by its batch's timestamp; 0 if none waits, -1 unknown.
-        offset_bytes: Average size of an offset of the source; -1 unknown.
-    """
+    """One source partition. ``end`` is behind the last record that may be copied; ``records``: offsets that wait,
+    including markers and compacted records, without those that are ``lost`` at the source; ``bytes``: estimated by
+    their share of the partition; ``ms``: the age of the oldest that waits, 0 if none does; ``offset_bytes``: the
+    average at the source. -1: unknown."""
 
     topic: str
     partition: int
@@ -141,13 +125,8 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class FlowLag:
-    """The lag of all partitions of a flow that are read.
-
-    Args:
-        unknown: Partitions that could not be read, and why.
-        known_ms: When it was read, in milliseconds since 1970; -1 never.
-        is_known: False if nothing could be read now, so that these are the values of ``known_ms``.
-    """
+    """The lag of all partitions of a flow; why some are ``unknown``; ``known_ms``: since 1970, -1 never; ``is_known``:
+    False if these are earlier values."""
 
     partitions: tuple[PartitionLag, ...]
     unknown: Mapping[str, str] = field(default_factory=dict)
@@ -179,8 +158,7 @@ class FlowLag:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """The lag of several partitions together: sums, and the greatest age; -1 if unknown. Records and age are unknown if
-    they are unknown for one partition."""
+    """The lag of several partitions: sums, and the greatest age; -1 if it is unknown for one of them."""
 
     partitions: int
     records: int
@@ -192,8 +170,7 @@ class Lag:
 def lag_of(
     topic: str, partition: int, target_topic: str, position: int, start: int, end: int, size_bytes: int
 ) -> PartitionLag:
-    """Return a lag; ``start``, ``end`` and ``size_bytes`` (-1 unknown) are the source partition's now. The age stays -1
-    if records wait; the caller finds it."""
+    """Return a lag by the source's offsets and size (-1 unknown); the age is -1 if records wait."""
     begin = max(position, start)
     records = max(end - begin, 0)
     span = end - start
@@ -253,10 +230,9 @@ class PartitionView(OfPair):
     """One partition pair. ``state`` is ``starting``, ``running``, ``waiting`` (for a take-over), ``stopped``,
     ``QUARANTINED`` (the target rejects its records permanently), what became of a log (``connectors.formats.gap``) or
     ``healing`` (a policy continues after that). All but the first two have a ``reason``, and a ``gap`` if a log has
-    changed. ``lost`` counts skipped source offsets. ``records``, ``bytes``, ``batches`` (by kind: shallow, merged,
-    rebuilt, dropped), ``skipped`` (records that the target rejects), ``dropped`` and ``changed`` (records that a
-    transformation removed or changed) count since the task began; ``lag_ms`` is the age of the last copied record while
-    records wait, 0 when none do."""
+    changed. Numbers count since the task began: ``lost`` source offsets passed over, records ``skipped`` because the
+    target rejects them, and ``dropped`` or ``changed`` by a transformation; ``lag_ms`` is the age of the last copied
+    record while others wait."""
 
     source_topic: str
     source_partition: int
@@ -280,8 +256,7 @@ class PartitionView(OfPair):
 
 @dataclass(frozen=True, slots=True)
 class Resting:
-    """A partition whose task is here and does not run, or that no task has (None), because its connector is STOPPED;
-    ``state`` as in REST."""
+    """A partition whose task (None: it has none) does not run; ``state`` as in REST."""
 
     task: int | None
     source: TopicPartition
@@ -291,8 +266,7 @@ class Resting:
 
 @dataclass(frozen=True, slots=True)
 class LagSnapshot:
-    """The lag at ``at_ms`` (since 1970) of those partitions of a connector that a worker has. If the connector is
-    STOPPED, nothing may have been read yet."""
+    """The lag here at ``at_ms``, since 1970; if the connector is STOPPED, perhaps not read yet."""
 
     flow: FlowName
     at_ms: int
@@ -308,8 +282,7 @@ class LagSnapshot:
         return together(waiting.values(), at_rest=len(self.lags) - len(waiting))
 
     def lag_of(self, view: PartitionView, now_ms: int) -> PartitionLag | None:
-        """Return the lag of a partition that its task reports now; None if it was not read. No waiting record is older
-        than the last one copied."""
+        """Return the lag of a partition that its task reports; None if it was not read."""
         lag = self.lags.get(view.source)
         if lag is None or view.next_source_offset < 0:
             return lag
@@ -341,16 +314,9 @@ class PartitionMeter:
 
 @dataclass(slots=True)
 class Takeovers:
-    """What became of a flow's partitions at their takeovers, counted on this worker.
-
-    Args:
-        exact: Partitions of a predecessor that had not ended cleanly, continued without a duplicate.
-        at_least_once: Such partitions that continued at their stored position, because no proof was possible.
-        may_double: Records that may be duplicated at most, as announced.
-        gaps: Gaps of a source that a policy passed over.
-        lost: Source offsets that were lost in these gaps.
-        slices_lost: Slices that ended without having been asked to.
-    """
+    """What became of a flow's partitions at takeovers here: after a writer that had not ended cleanly, continued
+    without a duplicate (``exact``), or at their stored position; records that ``may_double`` at most, as announced;
+    ``gaps`` passed over by a policy, and offsets ``lost`` in these; slices that ended unasked."""
 
     exact: int = 0
     at_least_once: int = 0
@@ -375,8 +341,6 @@ class Takeovers:
 
 
 class Meters:
-    """Meters of one task, by source partition."""
-
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, PartitionMeter] = {}
         self.takeovers = Takeovers()

@@ -1,8 +1,5 @@
-"""Judge a flow from facts, in words: its state, why, what to do, and what a failover would lose now.
-
-``heliograph status`` and ``lag``, the log of a mirror and the dashboard show these sentences. Facts and verdicts cross
-process borders as JSON. Nothing is read here, so a verdict is only as new as its facts.
-"""
+"""Judge a flow from facts, in words: its state, why, what to do, and what a failover would lose now. Commands, the log
+and the dashboard show these sentences. Facts and verdicts cross process borders as JSON; nothing is read here."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
-"""Read the lag of a flow from its two clusters, whether a worker runs or not, and watch whether both answer.
-
-The lag compares stored positions with the source's end offsets. From the source only the first waiting batch of each
-partition is read, for its timestamp. The watch contacts both clusters every few seconds, and logs if one does not
-answer.
-"""
+"""Read the lag of a flow from its two clusters, whether a worker runs or not, and watch whether both answer. The lag
+compares stored positions with the source's end offsets; only the first waiting batch of each partition is read."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ from kafka.protocol.admin import DescribeLogDirsRequest
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import Scope, gather_limited, in_turns, unless, wall_ms
+from connect.kafka.concurrency import Scope, closing, gather_limited, in_turns, unless, wall_ms
 from connect.kafka.error_causes import CAUSES, Causes
 from connect.kafka.log.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, known_offsets, list_offset
 from connect.wire import batch as wire
@@ -53,14 +49,10 @@ NOTICED_WITHIN_S: Final = 10.0
 
 
 class ContactWatch:
-    """Watches the clusters of one running flow, which the caller owns; ``contact`` is the result so far.
-
-    Of the flows that share a cluster, the first logs that it does not answer, once a minute.
-    """
+    """Watches the clusters of one running flow. Of flows that share one, the first logs that it does not answer."""
 
     def __init__(self, flow: FlowName, source: Cluster, target: Cluster, causes: Causes = CAUSES) -> None:
-        self.flow = flow
-        self._causes = causes
+        self.flow, self._causes = flow, causes
         self._clusters = {SOURCE: source, TARGET: target}
         self._sides = {SOURCE: ClusterContact(), TARGET: ClusterContact()}
         self._watched = {side: causes.watch(each) for side, each in self._clusters.items()}
@@ -142,9 +134,7 @@ class LagReader:
     """Reads the lag of one flow; ``store`` is its target. Keeps a waiting record's timestamp until the copy moves."""
 
     def __init__(self, settings: MirrorSourceSettings, source: Cluster, store: Cluster) -> None:
-        self._settings = settings
-        self.source = source
-        self.store = store
+        self._settings, self.source, self.store = settings, source, store
         #: Whether the clusters answered the last :meth:`look`.
         self.contact = NOTHING_KNOWN
         self._stamps: dict[TopicPartition, tuple[int, int]] = {}
@@ -164,8 +154,7 @@ class LagReader:
         return stored | await first_offsets(source, fresh, begin_of(settings))
 
     async def look(self, last: FlowLag = NOTHING) -> FlowLag:
-        """Read as :meth:`all`; if a cluster does not answer, return what is still known of ``last``. Raises permanent
-        errors, such as a missing right."""
+        """Read as :meth:`all`; without an answer, return what is known of ``last``. Raises permanent errors."""
         before = self.contact
         sides = await asyncio.gather(asked(self.source, before.source), asked(self.store, before.target))
         self.contact = Contact(*sides)
@@ -247,10 +236,7 @@ class SharedLag:
     async def read(
         self, settings: MirrorSourceSettings, source: Cluster, store: Cluster, watch: ContactWatch | None = None
     ) -> FlowLag:
-        """Return a lag at most a second old; without a read if ``watch`` finds that the source does not answer.
-
-        Errors are those of :meth:`LagReader.look`.
-        """
+        """Return a lag at most a second old; do not read if ``watch`` finds that the source does not answer."""
         silent = asyncio.Event() if watch is None else watch.source_is_silent
         async with self._reading:
             began_s = time.monotonic()
@@ -270,11 +256,8 @@ async def lag_reader(settings: MirrorSourceSettings, clients: FlowClients) -> As
     """Open a reader for callers that run no worker."""
     source = Cluster(clients.source_admin(), settings.source_alias)
     store = Cluster(clients.offsets(), settings.target_alias)
-    try:
+    async with closing(source, store):
         yield LagReader(settings, source, store)
-    finally:
-        await source.close()
-        await store.close()
 
 
 async def _sizes(source: Cluster, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -300,8 +283,7 @@ async def _sizes(source: Cluster, partitions: Collection[TopicPartition]) -> dic
 
 
 async def last_checkpoint_ms(settings: MirrorSourceSettings, target: Cluster) -> int:
-    """Return when a checkpoint of the flow was last written, in milliseconds since 1970; -1 if none was. Raises
-    RetriableError if the target does not answer."""
+    """Return when a checkpoint of the flow was last written, since 1970; -1 if none. Raises RetriableError."""
     topic = settings.policy.checkpoints_topic(settings.source_alias)
     found = (await target.metadata({topic})).topics.get(topic)
     if found is None or not found.partitions:

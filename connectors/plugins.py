@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
 from connect.api.connector import Props
 from connect.api.plugins import KAFKA_VERSION, PluginDescription, PluginKind
+from connect.core.config.config_def import ConfigDef
 from connect.kafka.concurrency import wall_ms
 from connectors.checkpoint.connector import MirrorCheckpointConnector, SharedMaps
 from connectors.config.definitions import CHECKPOINT, HEARTBEAT, SOURCE
-from connectors.connector_base import KeptReports, rows_asked
+from connectors.connector_base import KeptReports, MirrorConnector, rows_asked
 from connectors.heartbeat import MirrorHeartbeatConnector
 from connectors.inspection.changes_report import changes_report
 from connectors.source.plugin import MirrorSource
@@ -29,37 +30,18 @@ def mirror_plugins(host: MirrorHost) -> tuple[PluginDescription, ...]:
     """Return the descriptions of the connectors, which all use ``host``."""
     kind, maps = PluginKind.SOURCE, SharedMaps(host.long_logs)
     reports = partial(consumer_group_report, host.worker, host.kept)
-    return (
-        PluginDescription(
-            kind,
-            _PACKAGE + "MirrorCheckpointConnector",
-            lambda: MirrorCheckpointConnector(host.written, maps, reports),
-            CHECKPOINT,
-            KAFKA_VERSION,
-        ),
-        PluginDescription(
-            kind,
-            _PACKAGE + "MirrorHeartbeatConnector",
-            lambda: MirrorHeartbeatConnector(host.written),
-            HEARTBEAT,
-            KAFKA_VERSION,
-        ),
-        PluginDescription(
-            kind, _PACKAGE + "MirrorSourceConnector", lambda: MirrorSource(host, changes_report), SOURCE, KAFKA_VERSION
-        ),
+    made: tuple[tuple[str, Callable[[], MirrorConnector], ConfigDef], ...] = (
+        ("MirrorCheckpointConnector", lambda: MirrorCheckpointConnector(host.written, maps, reports), CHECKPOINT),
+        ("MirrorHeartbeatConnector", lambda: MirrorHeartbeatConnector(host.written), HEARTBEAT),
+        ("MirrorSourceConnector", lambda: MirrorSource(host, changes_report), SOURCE),
     )
+    return tuple(PluginDescription(kind, _PACKAGE + name, make, of, KAFKA_VERSION) for name, make, of in made)
 
 
 async def consumer_group_report(
     worker: Mapping[str, str], kept: KeptReports, kind: str, props: Props, query: Mapping[str, str]
 ) -> dict[str, Any] | None:
-    """Return a report of a checkpoint connector, None if there is none of this ``kind``. ``worker`` are the worker's
-    properties, with references resolved.
-
-    Raises:
-        ConfigError: ``top`` is not a number, or a setting is invalid.
-        RetriableError: The clusters did not answer in time.
-    """
+    """Return a report of a checkpoint connector, None for another ``kind``. Raises ConfigError, RetriableError."""
     if kind not in _KINDS:
         return None
     asked = {name: query.get(name, "") for name in _KINDS[kind]}

@@ -13,7 +13,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from functools import partial
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar
 
 from connect.core.errors import RetriableError
 
@@ -251,6 +251,19 @@ async def until(timeout_s: float, what: str, attempt: Callable[[], Awaitable[T]]
             return await retried(attempt, wait)
     except TimeoutError as error:
         raise RetriableError(f"{what}: not done within {timeout_s:g} s; {reason}") from error
+
+
+class Closes(Protocol):
+    async def close(self) -> None: ...
+
+
+@contextlib.asynccontextmanager
+async def closing(*opened: Closes) -> AsyncIterator[None]:
+    """Close these at the end of the block, the last first, whatever ends it."""
+    async with contextlib.AsyncExitStack() as stack:
+        for one in opened:
+            stack.push_async_callback(one.close)
+        yield
 
 
 @contextlib.asynccontextmanager

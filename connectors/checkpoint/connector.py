@@ -1,8 +1,6 @@
-"""MirrorCheckpoint's connector finds consumer groups, and its tasks write the groups' checkpoints on the target.
-
-Kafka's ``MirrorCheckpointConnector`` and ``MirrorCheckpointTask``. All checkpoint tasks of a worker share one reader of
-an offset map, because otherwise each would read and hold the same map.
-"""
+"""MirrorCheckpoint's connector finds consumer groups, and its tasks write the groups' checkpoints on the target, as
+Kafka's ``MirrorCheckpointConnector`` and ``MirrorCheckpointTask``. All of a worker share one reader of an offset
+map."""
 
 from __future__ import annotations
 
@@ -88,8 +86,7 @@ class MirrorCheckpointTask(SourceTask):
     """A task for some groups. Each poll sleeps for an interval and returns their new checkpoints."""
 
     def __init__(self, written: WrittenLatencies, maps: SharedMaps) -> None:
-        self._written = written
-        self._shared_maps = maps
+        self._written, self._shared_maps = written, maps
         self._map: MapReader | None = None
         self._latencies = Latencies()
         self._name = Task("", "", "")
@@ -100,8 +97,7 @@ class MirrorCheckpointTask(SourceTask):
         self._schedule: Schedule | None = None
 
     async def start(self, props: Props) -> None:
-        """Start without waiting for clusters: polls do, because earlier checkpoints must be known before new ones are
-        written."""
+        """Start without waiting for clusters, which polls do: they must know earlier checkpoints first."""
         settings = self._settings = checkpoint_settings(props)
         self._interval_s = settings.emit_interval_s or 0
         self._again = Backoff(log, f"{settings.flow}: no checkpoints now", _AGAIN_FIRST_MS, _AGAIN_LAST_MS)
@@ -211,8 +207,7 @@ _LOOK_AGAIN_S: Final = 5.0
 
 
 class MirrorCheckpointConnector(MirrorConnector):
-    """``org.apache.kafka.connect.mirror.MirrorCheckpointConnector``; its tasks record latencies in ``written``, and
-    share ``maps``. ``reports`` are those of the worker."""
+    """``org.apache.kafka.connect.mirror.MirrorCheckpointConnector``; its tasks share ``written`` and ``maps``."""
 
     def __init__(
         self, written: WrittenLatencies | None = None, maps: SharedMaps | None = None, reports: ReadReport | None = None
@@ -323,7 +318,6 @@ class MirrorCheckpointConnector(MirrorConnector):
 
 
 def topic_of_checkpoints(settings: CheckpointSettings) -> NewTopic:
-    """Return the topic that a connector with these settings creates on its target."""
     return NewTopic(settings.checkpoints_topic, 1, settings.replication_factor, {"cleanup.policy": "compact"})
 
 

@@ -1,22 +1,18 @@
-"""Move the target's consumer groups to their checkpoints (``sync.group.offsets``), and plan these moves.
-
-Java's rule (``MirrorCheckpointTask.syncGroupOffset``): a group with active members is skipped, and no group goes back.
-Java checks the group an interval before it writes; here both are one step, and the broker refuses a group in use. The
-plan uses the same parts, so it shows what a sync would move now, and what it would skip.
-"""
+"""Move the target's consumer groups to their checkpoints (``sync.group.offsets``), and plan these moves. Java's rule
+(``MirrorCheckpointTask.syncGroupOffset``): a group with active members is skipped, and no group goes back. Java checks
+the group an interval before it writes; here the broker refuses a group in use."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
 from connect.core.errors import HeliographError
 from connect.kafka.cluster import Cluster, TopicMetadata, error_name
-from connect.kafka.concurrency import gather_limited
+from connect.kafka.concurrency import closing, gather_limited
 from connect.kafka.log.committed_offsets import (
     Committed,
     GroupInUse,
@@ -80,19 +76,13 @@ class GroupOffsetSync:
     """Moves ``groups``, those of one task; logs once, until the reason changes, why a group is skipped."""
 
     def __init__(self, flow: str, target: Cluster, groups: Sequence[str], checkpoints: Checkpoints) -> None:
-        self._flow = flow
-        self._target = target
-        self._groups = groups
-        self._checkpoints = checkpoints
+        self._flow, self._target, self._groups, self._checkpoints = flow, target, groups, checkpoints
         self._left: dict[str, str] = {}
         self._ahead: set[str] = set()
 
     async def run(self) -> None:
-        """Move every group once; a failure does not delay the others. Raises HeliographError if listing groups fails.
-
-        An offset may be older than its topic, if that was recreated and the source has not been read since. Only the
-        target is queried for that, so it works without the source.
-        """
+        """Move every group once; a failure does not delay the others. Raises HeliographError if listing fails. It works
+        without the source: only the target says whether a topic was recreated since."""
         listed = await list_groups(self._target)
 
         async def sync(group: str) -> None:
@@ -154,8 +144,7 @@ class GroupOffsetSync:
 
 @dataclass(frozen=True, slots=True)
 class GroupLeft:
-    """A group whose committed offset in a remote partition is ``found`` (None: none) instead of ``expected``, and why
-    it stays."""
+    """A group that stays at ``found`` (None: no offset) instead of ``expected``, and why."""
 
     group: str
     topic: str
@@ -179,11 +168,9 @@ async def plan_groups(settings: CheckpointSettings) -> GroupOffsetSyncPlan:
     """Plan the moves; none if the sync is off. Raises HeliographError if a cluster cannot be queried."""
     if settings.sync_interval_s is None or settings.emit_interval_s is None:
         return GroupOffsetSyncPlan()
-    async with AsyncExitStack() as closing:
-        source = Cluster(settings.connection("source", "admin", "checkpoint-source-admin"), settings.source_alias)
-        target = Cluster(settings.connection("target", "admin", "checkpoint-target-admin"), settings.target_alias)
-        closing.push_async_callback(source.close)
-        closing.push_async_callback(target.close)
+    source = Cluster(settings.connection("source", "admin", "checkpoint-source-admin"), settings.source_alias)
+    target = Cluster(settings.connection("target", "admin", "checkpoint-target-admin"), settings.target_alias)
+    async with closing(source, target):
         groups = await GroupFinder(settings, source).find()
         look = GroupLook(settings, groups, source, target, source if settings.syncs_on_source else target)
         await look.begin()

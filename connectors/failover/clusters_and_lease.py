@@ -1,10 +1,6 @@
-"""Connect the clusters of a failover, and hold the lease that lets one operator at a time work on it.
-
-Kafka itself fences the previous holder. A record in the offset map's topic names the holder for people; it is renewed
-while a command runs. A command commits on the target under the flow's transactional ids. Each run claims all of them
-first, beginning with the record's: once its record is written, no earlier run can commit anything, at whatever step it
-stopped.
-"""
+"""Connect the clusters of a failover, and hold the lease that lets one operator at a time work on it. Kafka itself
+fences the previous holder: each run claims all transactional ids under which it commits, beginning with that of the
+lease's record, so no earlier run can commit anything. The record names the holder for people."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ import platform
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -26,12 +22,13 @@ import psutil
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError, UnreadableRecord
 from connect.core.jackson import decode_json
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import Scope, gather_limited, wall_ms
+from connect.kafka.concurrency import Scope, closing, gather_limited, wall_ms
 from connect.kafka.log.compacted_topic import LogRecord, partition_count, read_to_end
 from connect.kafka.log.producer import OutRecord, TransactionalWriter, partition_of
 from connect.kafka.log.topic_admin import Admin, known_topic
 from connect.kafka.log.transactions import Superseded
 from connect.kafka.security.connection_settings import open_stores
+from connectors import internal_topics
 from connectors.config.connector_configs import (
     BYTE_ARRAY_CONVERTER,
     CONVERTERS,
@@ -42,8 +39,8 @@ from connectors.config.connector_configs import (
 )
 from connectors.config.mm2_properties import Connector, Flow, MirrorMakerConfig
 from connectors.failover.offset_lookup import Maps
-from connectors.formats.position import KeyKind, front, text
-from connectors.internal_topics import read_all_positions, record_settings
+from connectors.formats.position import KeyKind, Position, front, text
+from connectors.formats.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +78,11 @@ class Site:
         )
 
 
+async def read_positions(site: Site) -> dict[TopicPartition, Position]:
+    """Read the positions of the site's flow, by source partition. Errors are those of the function that it calls."""
+    return await internal_topics.read_positions(site.target, site.flow.map_topic, site.flow.name)
+
+
 @asynccontextmanager
 async def site(config: MirrorMakerConfig, source: str, target: str) -> AsyncIterator[Site]:
     """Open a site; send no request yet. Raises ConfigError if the file lacks a cluster, or a flow between the two."""
@@ -95,11 +97,9 @@ async def site(config: MirrorMakerConfig, source: str, target: str) -> AsyncIter
     if not flow.enabled and not back.enabled:
         raise ConfigError(f"the file enables neither {flow} nor {back}", f"{flow}.enabled", config.file)
     clients = flow.clients()
-    async with AsyncExitStack() as closing:
-        ends = Cluster(clients.source_admin(), source), Cluster(clients.target_admin(), target)
-        admins = Admin(clients.source_admin(), source), Admin(clients.target_admin(), target)
-        for one in (*ends, *admins):
-            closing.push_async_callback(one.close)
+    ends = Cluster(clients.source_admin(), source), Cluster(clients.target_admin(), target)
+    admins = Admin(clients.source_admin(), source), Admin(clients.target_admin(), target)
+    async with closing(*ends, *admins):
         yield Site(
             flow=flow.settings(),
             back=back.settings(),
@@ -121,22 +121,16 @@ _LOOK_S: Final = 5.0
 
 @asynccontextmanager
 async def flow_site(props: Mapping[str, str], worker: Mapping[str, str]) -> AsyncIterator[Site]:
-    """Open a site for reading. ``props`` is the config of a checkpoint connector, ``worker`` that of its worker.
-
-    A worker has no ``mm2.properties``. So what the file says of the reverse flow is derived: the names are the
-    defaults, and the flow counts as enabled if it has stored an offset map. Raises ConfigError if a setting is
-    invalid.
-    """
+    """Open a site for reading, for a checkpoint connector and its worker, which have no ``mm2.properties``: the reverse
+    flow has default names, and is enabled if it has stored an offset map. Raises ConfigError."""
     await open_stores(props)
     checkpoints = checkpoint_settings(props)
     here, there = checkpoints.source_alias, checkpoints.target_alias
     source_client = checkpoints.connection("source", "admin", "checkpoint-source-admin")
     target_client = checkpoints.connection("target", "admin", "checkpoint-target-admin")
-    async with AsyncExitStack() as closing:
-        source, target = Cluster(source_client, here), Cluster(target_client, there)
-        admins = Admin(source_client, here), Admin(target_client, there)
-        for one in (source, target, *admins):
-            closing.push_async_callback(one.close)
+    source, target = Cluster(source_client, here), Cluster(target_client, there)
+    admins = Admin(source_client, here), Admin(target_client, there)
+    async with closing(source, target, *admins):
         flow = _settings(props, worker, await _connector(checkpoints, target))
         back_worker = {**worker, "group.id": f"{there}-mm2", "offset.storage.topic": f"mm2-offsets.{there}.internal"}
         back = _settings(turned_config(props), back_worker, Connector.SOURCE.value)
@@ -172,7 +166,7 @@ async def _connector(checkpoints: CheckpointSettings, target: Cluster) -> str:
     usual = Connector.SOURCE.value
     try:
         async with asyncio.timeout(_LOOK_S):
-            stored = await read_all_positions(target, checkpoints.map_topic)
+            stored = await internal_topics.read_all_positions(target, checkpoints.map_topic)
     except (HeliographError, TimeoutError):
         return usual  # the reads that follow say what is wrong
     names = {name for name, _ in stored}
@@ -202,8 +196,7 @@ class FailoverInProgress(PermanentError):
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """The holder: ``owner`` is a person at ``host``, ``pid`` their process, ``run`` their command's id. ``until_ms`` is
-    0 once it has ended; ``step`` is the last step that it started."""
+    """The holder: a person at ``host``, their process, and the ``run`` of their command. ``until_ms``: 0 once ended."""
 
     owner: str
     host: str
@@ -268,8 +261,7 @@ async def look(target: Cluster, map_topic: str, flow: str) -> LeaseRecord | None
 
 
 async def stored(target: Cluster, map_topic: str, flow: str) -> dict[bytes, bytes]:
-    """Read the lease and all that is stored with it, by key; each key begins with that of the lease. Raises
-    UnreadableRecord, and what :func:`connect.kafka.log.compacted_topic.read_to_end` raises."""
+    """Read the lease and what is stored with it, by key. Raises UnreadableRecord, and what reading the topic raises."""
     found: dict[bytes, bytes] = {}
     if await known_topic(target, map_topic) is None:
         return found
@@ -291,9 +283,7 @@ class Lease:
     """See :func:`hold`. ``lanes`` are the writers that move groups."""
 
     def __init__(self, target: Cluster, map_topic: str, flow: str, record: LeaseRecord) -> None:
-        self._target = target
-        self._topic = map_topic
-        self._flow = flow
+        self._target, self._topic, self._flow = target, map_topic, flow
         name = f"heliograph-failover-{flow}"
         self._writer, *self.lanes = (
             TransactionalWriter(target, one, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS)
@@ -324,13 +314,11 @@ class Lease:
             raise FailoverInProgress(taken) from None
 
     async def check(self) -> None:
-        """Renew before a change outside a transaction: another operator may have taken over while this process was
-        frozen. Raises FailoverInProgress."""
+        """Renew before a change outside a transaction, as after a freeze. Raises FailoverInProgress."""
         self.check_not_lost()
         await self.store()
 
     def check_not_lost(self) -> None:
-        """Raise the error of the last renewal."""
         if self.lost is not None:
             raise self.lost
 
@@ -375,8 +363,7 @@ def _is_free(known: LeaseRecord, mine: LeaseRecord) -> bool:
 
 
 async def await_no_failback(site: Site, mine: LeaseRecord) -> None:
-    """Wait until no operator moves readers in the other direction, while holding a lease that a later run there finds.
-    Raises FailoverInProgress."""
+    """Wait until no operator moves readers back, while holding a lease. Raises FailoverInProgress."""
     await await_free(lambda: look(site.source, site.back.map_topic, site.back.flow), mine)
 
 
@@ -384,7 +371,7 @@ async def await_no_failback(site: Site, mine: LeaseRecord) -> None:
 async def hold(site: Site, command: str) -> AsyncIterator[Lease]:
     """Hold the lease on what moves to the site's target. Raises FailoverInProgress if another operator holds it."""
     flow = site.flow.flow
-    await record_settings(site.flow).make_topic(site.target_admin)
+    await internal_topics.record_settings(site.flow).make_topic(site.target_admin)
     host = platform.node()
     mine = LeaseRecord(f"{_user()}@{host}", host, os.getpid(), command, wall_ms(), 0, run=uuid.uuid4().hex)
     lease = Lease(site.target, site.flow.map_topic, flow, mine)

@@ -1,7 +1,5 @@
-"""Collect what both clusters, or the target alone, know before a failover, and list what a mirror does not copy.
-
-Clients also need SCRAM users, quotas and the like, which may exist only on the source.
-"""
+"""Collect what both clusters, or the target alone, know before a failover, and list what a mirror does not copy: users,
+quotas and the like, which clients also need."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from connect.kafka.log.committed_offsets import group_state
 from connect.kafka.log.topic_admin import topic_values
 from connectors.dataplane.log_divergence import known_topics
 from connectors.failover import clusters_and_lease, journal
-from connectors.failover.clusters_and_lease import Site
+from connectors.failover.clusters_and_lease import Site, read_positions
 from connectors.failover.drain import CopiedEnd, FlowControl, first_rules, without_heartbeats
 from connectors.failover.group_offsets import GroupsLook, in_topics, why_silent
 from connectors.failover.offset_lookup import TargetOffsets
@@ -32,7 +30,7 @@ from connectors.failover.snapshot import GroupFinding, GroupRule, Groups, How, S
 from connectors.flow_progress import FlowLag
 from connectors.formats.types import TopicPartition
 from connectors.heartbeat import read_heartbeats
-from connectors.internal_topics import read_all_positions, read_positions, read_states, record_settings
+from connectors.internal_topics import read_all_positions, read_states, record_settings
 from connectors.lag_reader import LagReader
 from connectors.verification.state import LastVerification, read_last_run
 
@@ -47,8 +45,7 @@ _NONE: Final = frozenset({91, 35})
 
 
 async def only_at_source(source: Cluster, target: Cluster, workers: Collection[str] = ()) -> list[str]:
-    """Note quotas, SCRAM users, ACLs and transactional ids that only the source has, without those of the mirror's
-    ``workers`` (groups), and what a cluster does not show."""
+    """Note what only the source has, without that of the mirror's ``workers``, and what a cluster does not show."""
     ours = (_OURS, *(name for group in workers for name in (f"{group}-", f"{_LEADER}{group}")))
     notes, hidden = [], []
     for what, look in _LOOKS.items():
@@ -121,12 +118,10 @@ _LOG_APPEND_TIME: Final = "LogAppendTime"
 
 
 class _Looks:
-    """Reads that run at the same time. One without an answer by its deadline is reported, with the aliases
-    ``clusters``, and delays no other."""
+    """Concurrent reads. One without an answer by its deadline is reported, and delays no other."""
 
     def __init__(self, scope: Scope, clusters: str) -> None:
-        self._scope = scope
-        self._clusters = clusters
+        self._scope, self._clusters = scope, clusters
         self._deadline_s = asyncio.get_running_loop().time() + DEADLINE_S
         self.notes: list[str] = []
         self.obstacles: list[str] = []
@@ -145,10 +140,7 @@ class _Looks:
 
 
 async def collect(site: Site, failover_options: FailoverOptions, back: FlowControl | None = None) -> Snapshot:
-    """Read and change nothing. ``back`` controls the reverse flow.
-
-    Raises ClusterUnreachable if the target does not answer.
-    """
+    """Read only. ``back`` controls the reverse flow. Raises ClusterUnreachable if the target does not answer."""
     here, there = site.flow.source_alias, site.flow.target_alias
     target_error, source_error = await asyncio.gather(
         why_silent(site.target, _LOOK_S), why_silent(site.source, _LOOK_S)
@@ -263,7 +255,7 @@ async def _last_run(site: Site, source: Cluster | None) -> LastVerification | He
 
 
 async def _flow_back(site: Site, failover_options: FailoverOptions, back: FlowControl | None, looks: _Looks) -> None:
-    positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
+    positions = await read_positions(site)
     ends = {one: CopiedEnd(position.target_end) for one, position in positions.items()}
     looks.obstacles += (
         await reverse_flow_check(site, ends, back, leaves_unreplicated=failover_options.leaves_unreplicated)
@@ -281,8 +273,7 @@ def _with_diverged(groups: Groups, diverged: Mapping[TopicPartition, str]) -> Gr
 
 
 async def _copied_until_ms(site: Site) -> int:
-    """Return when the source's last heartbeat on the target was written, in milliseconds since 1970; -1 if there is
-    none, or if topic names do not say where heartbeats come from."""
+    """Return when the last mirrored heartbeat of the source was written, in ms since 1970; -1 if that is unknown."""
     policy = site.flow.policy
     try:
         reported = await read_heartbeats(site.target, [policy], _LOOK_S, _HEARTBEATS)
@@ -314,8 +305,7 @@ async def _not_in_checkpoints(site: Site, target_offsets: TargetOffsets) -> list
 
 
 async def not_copied(site: Site, source: Cluster | None) -> dict[str, str]:
-    """Return source partitions that are stopped, with the reason: those that the flow selects and the ``source`` has.
-    With None all that the flow selects."""
+    """Return why source partitions are stopped, of those that the flow selects and the ``source`` has."""
     states = await read_states(site.target, record_settings(site.flow))
     wanted = sorted(one for one in states if site.flow.should_mirror(one.topic))
     if source is not None:

@@ -1,8 +1,5 @@
-"""Stop a flow's writers and then the flow: deny writes on the source, copy to its end, and fence the copy.
-
-The ACLs that deny writes are recognized by their form, and removed again. After the fence nothing more of the flow
-reaches the target, in whatever process it ran.
-"""
+"""Stop a flow's writers and then the flow: deny writes on the source, copy to its end, and fence the copy, so that
+nothing more reaches the target. The ACLs that deny writes are recognized by their form."""
 
 from __future__ import annotations
 
@@ -26,12 +23,11 @@ from connect.wire import batch as wire
 from connectors.dataplane import fetch_api
 from connectors.dataplane.batches import error_codes
 from connectors.dataplane.log_divergence import known_topics
-from connectors.failover.clusters_and_lease import Site
+from connectors.failover.clusters_and_lease import Site, read_positions
 from connectors.failover.log_comparison import is_kept
 from connectors.flow_progress import FlowLag, PartitionLag, together
 from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
-from connectors.internal_topics import read_positions
 from connectors.lag_reader import LagReader
 
 #: With this setting Kafka's authorizer opens a resource without ACLs to everyone; its first ACL closes it.
@@ -86,8 +82,7 @@ async def denied_already(source: Cluster, topics: Collection[str]) -> set[str]:
 
 
 async def deny_writes(source: Cluster, topics: Collection[str]) -> None:
-    """Add the ACLs. Raises SecurityDisabled if the cluster has no authorizer, and what
-    :func:`connect.kafka.authorization.create_acls` raises."""
+    """Add the ACLs. Raises SecurityDisabled if the cluster has no authorizer."""
     _raise_first((await authorization.create_acls(source, rules(topics))).values())
 
 
@@ -115,10 +110,7 @@ StillOurs = Callable[[], None]
 
 
 class FlowControl(Protocol):
-    """The source connector of one flow, over the REST API of its workers. Raises HeliographError.
-
-    ``start_command`` is what an operator runs to start it.
-    """
+    """The source connector of one flow, over REST. Raises HeliographError. ``start_command`` is for operators."""
 
     start_command: str
 
@@ -131,7 +123,6 @@ class FlowControl(Protocol):
 
 
 def how_to_start(control: FlowControl | None) -> str:
-    """Return what an operator does to start a stopped flow."""
     if control is None:
         return "start its mirror and, if its connectors are STOPPED, run heliograph connectors resume"
     return control.start_command
@@ -146,13 +137,8 @@ async def drain(
     denied: Collection[str] = (),
     left_out: Collection[str] = (),
 ) -> None:
-    """Wait until the flow has copied all that the source holds. Writes to ``denied`` topics are denied; ``left_out``
-    partitions, such as ``orders-0``, are not waited for.
-
-    Raises:
-        PermanentError: A denied topic exists but is no longer visible, so what is left to copy is unknown.
-        RetriableError: The flow takes longer than ``timeout_s``, or copies nothing for ``stalled_s``.
-    """
+    """Wait until the flow has copied all except ``left_out`` partitions, such as ``orders-0``. Raises PermanentError if
+    a ``denied`` topic exists but is hidden, RetriableError after ``timeout_s``, or ``stalled_s`` without a copy."""
     clock = asyncio.get_running_loop().time
     give_up_s = clock() + timeout_s
     least, moved_s, said = -1, clock(), ""
@@ -205,7 +191,7 @@ async def stop_flow(
         why = await why_running(site, control)
         waited_s = clock() - began_s
         # What tasks wrote without handing over is found in the log.
-        if not why and (control is None or waited_s > _HAND_OVER_S or _are_handed_over(await _positions(site))):
+        if not why and (control is None or waited_s > _HAND_OVER_S or _are_handed_over(await read_positions(site))):
             break
         if why and not reported and control is None:
             report(f"{name} runs: {why}. Stop it now (SIGTERM to its mirror); this command waits")
@@ -227,7 +213,7 @@ async def why_running(site: Site, control: FlowControl | None) -> str:
     members = (await group_state(site.target, site.flow_workers)).members
     if not members:
         return ""
-    positions = await _positions(site)
+    positions = await read_positions(site)
     if positions and _are_handed_over(positions):
         return ""
     count = counted(len(members), "member")
@@ -237,7 +223,7 @@ async def why_running(site: Site, control: FlowControl | None) -> str:
 async def why_back_runs(site: Site, control: FlowControl | None) -> str:
     """Why the reverse flow counts as running; empty if it does not."""
     back = site.turned()
-    if control is None and not back.flow.enabled and not await _positions(back):
+    if control is None and not back.flow.enabled and not await read_positions(back):
         return ""  # its worker group then only emits heartbeats
     return await why_running(back, control)
 
@@ -246,13 +232,8 @@ def _are_handed_over(positions: Mapping[TopicPartition, Position]) -> bool:
     return all(one.is_handed_over for one in positions.values())
 
 
-async def _positions(site: Site) -> dict[TopicPartition, Position]:
-    return await read_positions(site.target, site.flow.map_topic, site.flow.name)
-
-
 class CopiedEnd(NamedTuple):
-    """The target offset after the last record that the flow wrote. ``surplus`` records, at ``written``, came after its
-    last stored position."""
+    """The target offset after the flow's last record; ``surplus`` records came after its last stored position."""
 
     offset: int
     surplus: int = 0
@@ -272,11 +253,12 @@ def written_on(
 async def copied_ends(
     site: Site, report: Report | None = None, *, among: Collection[TopicPartition] | None = None
 ) -> dict[TopicPartition, CopiedEnd]:
-    """Return the ends by source partition of those copied to ``among`` these target partitions (None: all). With
-    ``report``, writers that did not hand over are fenced first, and reported. Raises what
-    :func:`connect.kafka.log.transactions.fence` raises."""
+    """Return the ends by source partition, of those copied to ``among`` these target partitions unless None. With
+    ``report``, writers that did not hand over are fenced first."""
     positions = {
-        one: position for one, position in (await _positions(site)).items() if among is None or position.target in among
+        one: position
+        for one, position in (await read_positions(site)).items()
+        if among is None or position.target in among
     }
     if report is not None:
         await fence_writers(site, report)
@@ -291,7 +273,7 @@ async def copied_ends(
 
 async def fence_writers(site: Site, report: Report) -> None:
     """Fence writers of the flow that ended without handing over."""
-    unclean = [one for one in (await _positions(site)).values() if not one.is_handed_over and one.transactional_id]
+    unclean = [one for one in (await read_positions(site)).values() if not one.is_handed_over and one.transactional_id]
     there = await known_topics(site.target, {one.target_topic for one in unclean})
     by_id: dict[str, list[tuple[str, int]]] = {}
     for one in unclean:
@@ -312,8 +294,7 @@ async def fence_writers(site: Site, report: Report) -> None:
 
 
 async def _end_of(target: Cluster, position: Position, known: TopicMetadata | None) -> CopiedEnd:
-    """Find the end of the last batch of a position's writer: the log shows what came after the last commit.
-    ``known`` is the topic as it is now."""
+    """Find the end of the last batch of a position's writer, also of what it wrote after its last commit."""
     name, index = position.target_topic, position.target_partition
     if known is None or not is_kept(position, known):
         return CopiedEnd(0)  # recreated or deleted: nothing was copied into it yet

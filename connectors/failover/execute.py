@@ -1,10 +1,8 @@
 """Carry out or rehearse a failover plan; each step checks whether it is done, so an interrupted run can run again.
 
-A group moves in one transaction with its entry in the journal. The brokers keep any offset committed after the
-transaction wrote its own, and earlier commits are checked before the transaction ends. So nothing newer is overwritten,
-even if this process freezes or dies. A process that takes over the lease fences this one.
-
-A rehearsal does everything except changes to a cluster, and measures the time.
+A group moves in one transaction with its entry in the journal. Brokers keep offsets committed later, and earlier ones
+are checked before the transaction ends, so nothing newer is overwritten even if this process freezes or dies. A
+rehearsal does everything except changes to a cluster, and measures the time.
 """
 
 from __future__ import annotations
@@ -59,9 +57,8 @@ _LOOK_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class FailoverResult:
-    """What was done. ``plan`` has each group's previous offset, and blocks groups that were not moved; ``proofs`` are
-    the sample checks; ``late`` reports writes at the source after the drain; ``verified`` what was verified.
-    ``restart`` says how to start the flow again if there is nothing to undo, else it is empty."""
+    """What was done. ``plan`` has each group's previous offset, and blocks groups that were not moved; ``late`` reports
+    writes after the drain; ``restart`` says how to start the flow if there is nothing to undo."""
 
     plan: Plan
     proofs: tuple[SampleCheck, ...] = ()
@@ -72,8 +69,7 @@ class FailoverResult:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """``wanted`` is committed if the group has committed ``before`` and nothing newer. ``rows`` go to the journal; if
-    there are none, nothing is left to undo."""
+    """``wanted`` is committed unless there is a commit after ``before``. ``rows`` go to the journal."""
 
     group: str
     before: Mapping[Partition, int | None]
@@ -85,10 +81,7 @@ class GroupMover:
     """Changes offsets of groups on the site's target, with the writers of a lease and a journal."""
 
     def __init__(self, site: Site, lease: Lease, journal: Journal, report: Report) -> None:
-        self._target = site.target
-        self._lease = lease
-        self._journal = journal
-        self._report = report
+        self._target, self._lease, self._journal, self._report = site.target, lease, journal, report
 
     async def move_all(self, groups: Iterable[Sequence[GroupMove]]) -> list[GroupFinding]:
         """Move groups, and return why some were not. Raises FailoverInProgress if another operator has taken over."""
@@ -106,10 +99,7 @@ class GroupMover:
         )
 
     async def change_all(self, changes: Collection[Change], done: str) -> list[GroupFinding]:
-        """Make changes, each in its own transaction, and return why some were not made; ``done`` is the verb to report.
-
-        Raises FailoverInProgress if another operator has taken over.
-        """
+        """Make changes in a transaction each, and return why some were not made. Raises FailoverInProgress."""
         waiting = deque(changes)
         findings: list[GroupFinding] = []
 
@@ -125,12 +115,10 @@ class GroupMover:
         return findings
 
     async def _change(self, one: Change, writer: TransactionalWriter) -> GroupFinding | None:
-        """Make one change, or return why not."""
         found: list[GroupFinding] = []
 
         async def may_commit(_: object) -> bool:
-            """Runs once the brokers have the offsets: a later commit is newer, and stays. An operator who has taken
-            the lease over has claimed this writer, and its open transaction is aborted."""
+            """Check with the offsets written: a later commit stays, and one of a later operator has fenced us."""
             found[:] = await self._why_not(one)
             return not found
 
@@ -179,12 +167,9 @@ class Failover:
         stalled_s: float = 60.0,
         verify: Verify | None = None,
     ) -> None:
-        self._site = site
-        self._options = failover_options
-        self._report = report
+        self._site, self._options, self._report = site, failover_options, report
         self._control, self._back = controls
-        self._stalled_s = stalled_s
-        self._verify = verify
+        self._stalled_s, self._verify = stalled_s, verify
         self._has_stopped = False
         self._journal: Journal | None = None
 
@@ -193,13 +178,8 @@ class Failover:
         return plan(await collect_snapshot.collect(self._site, self._options, self._back), self._options)
 
     async def run(self, command: str, looked: Plan) -> FailoverResult:
-        """Do what ``looked`` plans, as far as it still holds.
-
-        Raises:
-            FailoverInProgress: Another operator holds the lease.
-            RetriableError: The same command can run again.
-            PermanentError: Something has to be fixed first. What was done stays done.
-        """
+        """Do what ``looked`` plans, as far as it still holds; what was done stays done. Raises FailoverInProgress,
+        RetriableError if the same command can run again, and PermanentError if something has to be fixed first."""
         try:
             async with hold(self._site, command) as lease:
                 if not self._options.is_gone:
@@ -362,11 +342,8 @@ class Failover:
 
 
 async def start_again(site: Site, control: FlowControl | None, report: Report, left_out: Collection[str] = ()) -> None:
-    """Start the flow if an earlier run left it stopped, it lags, and its workers can be reached. ``left_out`` are
-    partitions, such as ``orders-0``, that do not count.
-
-    Raises PermanentError if it would copy back what came from its target.
-    """
+    """Start the flow if an earlier run left it stopped, it lags (``left_out`` partitions apart), and its workers can be
+    reached. Raises PermanentError if it would copy back what came from its target."""
     if control is None or await control.state() not in _STOPPED:
         return
     now = await behind(site, left_out)
@@ -394,8 +371,7 @@ _MEASURED_REQUESTS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """``plan`` blocks what a failover would not move. ``took_s`` was measured, ``estimated_s`` is for what
-    was not done, in seconds by step. ``read`` is the number of target offsets from which a record was read."""
+    """``plan`` blocks what would not move. Seconds by step: measured, and estimated. ``read``: target offsets read."""
 
     plan: Plan
     proofs: tuple[SampleCheck, ...]
@@ -405,15 +381,11 @@ class Rehearsal:
 
     @property
     def rto_s(self) -> float:
-        """Estimate how long a failover takes, in seconds."""
         return sum(self.took_s.values()) + sum(self.estimated_s.values())
 
 
 async def rehearse(site: Site, failover_options: FailoverOptions, *, names_records: bool = True) -> Rehearsal:
-    """Rehearse and change nothing; the consumer on the target has its own group, and commits nothing.
-
-    ``names_records``: whether reasons may contain the values of records that differ.
-    """
+    """Rehearse: nothing is changed or committed. ``names_records``: reasons may have values of records that differ."""
     took_s: dict[str, float] = {}
     began_s = time.monotonic()
 

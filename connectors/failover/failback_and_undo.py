@@ -1,12 +1,7 @@
-"""Move groups back to their old primary: by a failback over the reverse flow, or by an undo of one run.
-
-A failback makes the reverse flow begin at the end of the flow; then it is a failover in the other direction. An undo
-reverts what a run has changed, group by group, unless the group has committed since.
-
-If the old primary has lost records of a partition that were copied, the flow begins where the two logs diverge, so that
-nothing is missing. The old primary's own tail stays before what comes back; groups that read such a partition are
-blocked. (To replace that tail by the new primary's records, change ``_prepare``.)
-"""
+"""Move groups back to their old primary: by a failback over the reverse flow, which begins at the end of the flow, or
+by an undo of one run, group by group, unless the group has committed since. If the old primary has lost records that
+were copied, the flow begins where the two logs diverge, so that nothing is missing, and groups that read such a
+partition are blocked. (To replace the old primary's own tail by the new primary's records, change ``_prepare``.)"""
 
 from __future__ import annotations
 
@@ -18,14 +13,14 @@ from connect.core.wording import counted, named
 from connect.kafka.concurrency import gather_limited
 from connect.kafka.log.committed_offsets import NO_OFFSET, Committed, Partition, committed
 from connectors.failover import drain, reverse_flow
-from connectors.failover.clusters_and_lease import Lease, Site, hold, returns
+from connectors.failover.clusters_and_lease import Lease, Site, hold, read_positions, returns
 from connectors.failover.collect_snapshot import collect
 from connectors.failover.execute import Change, Failover, FailoverResult, GroupMover
 from connectors.failover.journal import FailoverRun, GroupBefore, Journal, RunState, StartBefore, denied_by, read_runs
 from connectors.failover.log_comparison import Verify
 from connectors.failover.plan import FailoverOptions, Plan, plan
 from connectors.failover.snapshot import Snapshot
-from connectors.internal_topics import read_positions, read_states, record_settings
+from connectors.internal_topics import read_states, record_settings
 
 
 def still_stopped(
@@ -36,8 +31,7 @@ def still_stopped(
 
 
 class Failback:
-    """A failback. ``site.flow`` copies records and moves readers back to ``site.target``, the old primary;
-    ``site.back`` is the flow that brought them from there. Arguments as for :class:`Failover`."""
+    """A failback. ``site.flow`` moves readers back to ``site.target``, the old primary. Arguments as for Failover."""
 
     def __init__(
         self,
@@ -49,8 +43,7 @@ class Failback:
     ) -> None:
         self._site = site
         self._there = site.turned()
-        self._options = failover_options
-        self._report = report
+        self._options, self._report = failover_options, report
         self._control, self._back = controls
         # An operator may have to start the flow.
         self._steps = Failover(site, failover_options, report, controls, failover_options.timeout_s, verify)
@@ -140,7 +133,7 @@ class Failback:
     async def _keeps_names(self) -> bool:
         """Whether anything would be copied back to where it came from."""
         there = self._there
-        positions = await read_positions(there.target, there.flow.map_topic, there.flow.name)
+        positions = await read_positions(there)
         if any(returns(there.back, one.topic, each.target_topic) for one, each in positions.items()):
             return True
         return bool(await reverse_flow.comes_back(there, positions))
@@ -205,10 +198,7 @@ async def look(site: Site, run: FailoverRun) -> tuple[list[Change], list[str]]:
 
 
 async def read_again(site: Site, run: FailoverRun) -> FailoverRun:
-    """Read a run from the journal again, under the lease.
-
-    Raises PermanentError if it is no longer the newest: the undo would revert another run than the one shown.
-    """
+    """Read a run again, under the lease. Raises PermanentError if another run, which was not shown, is the newest."""
     now = newest(await read_runs(site))
     if now is None or now.id < run.id:
         raise PermanentError("this run has been undone in the meantime")

@@ -57,17 +57,13 @@ _WITHOUT_OFFSETS: Final[Mapping[str, GroupFinding]] = {
 
 
 class GroupsLook:
-    """The groups of a wish. ``source`` is None if it is gone: then the flow's checkpoints say what groups had
-    committed."""
+    """The groups that options name. ``source`` is None if it is gone: then the flow's checkpoints are read."""
 
     def __init__(
         self, site: Site, failover_options: FailoverOptions, source: Cluster | None, target_offsets: TargetOffsets
     ) -> None:
-        self._site = site
-        self._options = failover_options
-        self._source = source
-        self._target = site.target
-        self._target_offsets = target_offsets
+        self._site, self._options, self._source = site, failover_options, source
+        self._target, self._target_offsets = site.target, target_offsets
         #: When each group's last checkpoint was written, in milliseconds since 1970; empty if the source was read.
         self.seen_at_ms: dict[str, int] = {}
         #: Records that groups had read at a source that is gone, and that were not copied.
@@ -305,8 +301,7 @@ def streams_state(groups: Collection[str], topics: Collection[str]) -> list[Grou
 def why_not_mirrored(
     topic: str, partition: int, offset: int, flow: MirrorSourceSettings, others: Collection[str]
 ) -> str:
-    """Why a group at ``offset`` gets no offset of ``topic`` on the target; ``others`` are the aliases of clusters that
-    are neither the flow's source nor its target."""
+    """Why a group at ``offset`` gets no offset of ``topic`` on the target; ``others``: aliases of other clusters."""
     origin, upstream = flow.policy.topic_source(topic), flow.policy.upstream_topic(topic)
     if origin not in others:
         return f"reads {topic}, which {flow.flow} does not mirror: it gets no offset there"
@@ -321,8 +316,7 @@ def why_not_mirrored(
 
 
 def why_not_live(one: Checkpoint, live: Live | None, topic_id: UUID | None) -> str:
-    """Why the group no longer had a checkpoint's offset. ``live`` is what is known of the group, None if nothing is;
-    ``topic_id`` is the source topic from which records were copied last."""
+    """Why the group no longer had a checkpoint's offset, by ``live`` and the source topic that was copied last."""
     if live is None:
         return ""
     copy = TopicPartition(one.topic, one.partition)
@@ -337,8 +331,7 @@ def why_not_live(one: Checkpoint, live: Live | None, topic_id: UUID | None) -> s
 
 
 def why_stale(one: Checkpoint, end: int | None, copied_up_to: int | None) -> str:
-    """Why a checkpoint may be of an earlier topic of that name. ``end`` is an offset of the target, ``copied_up_to`` of
-    the source; None if it is unknown."""
+    """Why a checkpoint may be of an earlier topic of that name, by the ends of target and copy; None is unknown."""
     what = ""
     if end is not None and one.downstream_offset > end:
         what = f"offset {one.downstream_offset} of {one.topic}-{one.partition}, which ends at {end}"

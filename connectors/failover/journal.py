@@ -1,8 +1,5 @@
-"""The journal of moves: what each run changes, stored with the lease in the offset map's topic on the target.
-
-An operator on any machine can undo what one run did, and nothing that another run did. A group's entry is written in
-the transaction that moves the group: it exists if, and only if, the group was moved.
-"""
+"""The journal of moves: what each run changes, stored with the lease, so that an undo on any machine reverts one run. A
+group's entry is written in the transaction that moves the group: it exists if, and only if, the group was moved."""
 
 from __future__ import annotations
 
@@ -25,6 +22,7 @@ from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.failover.clusters_and_lease import PARTITION_KEY, Lease, Site, decode_object, encode_key, stored
 from connectors.failover.snapshot import GroupMove
 from connectors.formats.position import text
+from connectors.internal_topics import decompressed
 
 FORMAT: Final = 2
 _JOURNAL: Final = text("journal")
@@ -62,20 +60,10 @@ class StartBefore:
     after: int
 
 
-#: Limit on the rows of one record: those of the 10,000 partitions of a large group take a hundredth of it.
-_MOST_BYTES: Final = 64 * 1024 * 1024
-
-
 @dataclass(frozen=True, slots=True)
 class FailoverRun:
-    """What one run has changed.
-
-    Args:
-        starts: Where the reverse flow begins.
-        begins: Where the flow itself begins; a failback stores them.
-        denied: Topics of the source to which writes are denied.
-        updated_ms: When the run last wrote to the journal, in milliseconds since 1970.
-    """
+    """What one run has changed: where the reverse flow ``starts``, where a failback ``begins`` the flow, and topics to
+    which writes are ``denied``. ``updated_ms``: since 1970."""
 
     id: str
     source: str
@@ -96,7 +84,6 @@ class FailoverRun:
 
 
 def before_of(moves: Sequence[GroupMove]) -> tuple[GroupBefore, ...]:
-    """Return what the moves of one group change."""
     return tuple(GroupBefore(one.group, *one.target, one.before, one.before_metadata, one.after) for one in moves)
 
 
@@ -164,12 +151,9 @@ def _packed(rows: Any) -> str:
 
 def _unpacked(text: str) -> Any:
     """Read rows. Raises UnreadableRecord."""
-    unpacker = zlib.decompressobj()
     try:
-        rows = unpacker.decompress(base64.b64decode(text), _MOST_BYTES)
-        if not unpacker.eof:
-            raise UnreadableRecord(f"the journal of this failover holds a record that exceeds {_MOST_BYTES} bytes")
-        return decode_json(rows)
+        packed = base64.b64decode(text)
+        return decode_json(decompressed(packed, "the journal of this failover holds a record that"))
     except (TypeError, ValueError, zlib.error) as error:
         raise UnreadableRecord(f"the journal of this failover holds a record that cannot be read: {error}") from error
 
@@ -195,9 +179,7 @@ class Journal:
     """The journal, written under a lease. ``run`` is the present run."""
 
     def __init__(self, site: Site, lease: Lease, run: FailoverRun, known: Sequence[FailoverRun] = ()) -> None:
-        self._flow = site.flow.flow
-        self._topic = site.flow.map_topic
-        self._lease = lease
+        self._flow, self._topic, self._lease = site.flow.flow, site.flow.map_topic, lease
         self._old = [one for one in known if one.id != run.id]
         self.run = run
 
@@ -223,9 +205,7 @@ class Journal:
         begins: Sequence[StartBefore] | None = None,
         denied: Sequence[str] | None = None,
     ) -> None:
-        """Store what is about to be changed. None: unchanged; empty ``denied``: of earlier runs too.
-
-        Raises FailoverInProgress."""
+        """Store what is about to be changed. None: unchanged; empty ``denied``: of earlier runs too."""
         run = replace(
             self.run,
             owner=self._lease.record.owner,

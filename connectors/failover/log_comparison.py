@@ -1,8 +1,5 @@
 """Compare a partition's logs on two clusters: which records only one has, and whether a group's next records match.
-
-A few of the next records of each partition are read with stock consumers. If the operator asks, the whole copy is
-verified before groups move, too: what the result decides is here.
-"""
+What the result of a verification before a move decides is here too."""
 
 from __future__ import annotations
 
@@ -59,8 +56,7 @@ class UnreplicatedRecords:
 async def unreplicated_ranges(
     copies: MapReader, log: TopicPartition, topic_id: UUID | None, begin: int, end: int
 ) -> list[Range]:
-    """Return ranges of ``log`` that are not copies according to ``copies``, the map of the flow that writes there. Maps
-    of an earlier topic, with another id than ``topic_id``, do not count."""
+    """Return ranges of ``log`` that are not copies by the map of the flow that writes there, for its current topic."""
     copied: list[Range] = []
     for pair in copies.pairs_to(log):
         if is_recreated(topic_id, pair.target_topic_id):
@@ -80,7 +76,6 @@ def identity(record: Any) -> tuple[Any, ...]:
 
 
 async def count(cluster: Cluster, log: TopicPartition, ranges: Sequence[Range]) -> UnreplicatedRecords | None:
-    """Count the records; None if there are none."""
     first = last = -1
     records = 0
     async for record in read_ranges(cluster, log, ranges):
@@ -113,9 +108,7 @@ GONE: Final = Log(Fate.GONE)
 
 def became(position: Position, topic_id: UUID | None, begin: int, end: int, epoch_end: int) -> Log:
     """Return what has become of the source of ``position``, whose log now reaches from ``begin`` to ``end``.
-
-    ``epoch_end`` is where the leader epoch of the last batch copied ends now; -1 if unknown.
-    """
+    ``epoch_end`` is where the leader epoch of the last batch copied ends now; -1 if unknown."""
     if is_recreated(topic_id, position.source_topic_id):
         return Log(Fate.RECREATED, topic_id, begin, end)
     copied = position.next_source_offset
@@ -135,8 +128,7 @@ def is_kept(position: Position, known: TopicMetadata | None) -> bool:
 async def logs_now(
     source: Cluster, positions: Mapping[TopicPartition, Position], *, must_answer: bool = True
 ) -> dict[TopicPartition, Log]:
-    """Return the logs of all positions. Raises RetriableError if a partition has no leader; unless it ``must_answer``,
-    such a partition counts as gone."""
+    """Return the logs of all positions. Without a leader RetriableError is raised, or the log is gone."""
     topics = (await source.metadata({one.topic for one in positions})).topics if positions else {}
     there = [one for one in positions if one.topic in topics and one.partition in topics[one.topic].partitions]
     begins, silent = await known_offsets(source, there, EARLIEST)
@@ -164,11 +156,8 @@ _POSITION_S: Final = 0.05
 
 
 async def prove(site: Site, moves: Sequence[GroupMove], count: int, *, is_gone: bool) -> list[SampleCheck]:
-    """Compare the next ``count`` records of every move, unless the source ``is_gone``.
-
-    Records that either flow changes are not compared, nor are those of compacted topics, because the cleaner may have
-    removed different records on each side.
-    """
+    """Compare the next ``count`` records of every move, unless the source ``is_gone``, either flow changes them, or the
+    topic is compacted, because the cleaner may have removed different records on each side."""
     changing = [one for one in (site.flow, site.back) if one.changing_key]
     why = ", ".join(f"{one.flow} changes records ({one.changing_key})" for one in changing)
     if is_gone or not count:
@@ -216,8 +205,7 @@ async def _not_comparable(source: Cluster, target: Cluster, moves: Sequence[Grou
 
 
 def compare(move: GroupMove, ours: Sequence[Any], theirs: Sequence[Any]) -> SampleCheck:
-    """Compare records of aiokafka. With offset syncs a group may begin earlier; from then on it must meet all of the
-    source's records."""
+    """Compare records. With offset syncs a group may begin earlier; from then on it must meet all of the source's."""
     mine, other = _identities(ours, theirs)
     begin = 0
     if move.how is How.SYNCS:
@@ -242,8 +230,7 @@ def _more(side: str, records: int) -> str:
 
 
 def _identities(ours: Sequence[Any], theirs: Sequence[Any]) -> list[list[tuple[Any, ...]]]:
-    """Include timestamps, which a copy keeps and without which heartbeats and counters are all alike, unless a log sets
-    its own or has none."""
+    """Include timestamps, without which heartbeats are all alike, unless a log sets its own or has none."""
     both = ours, theirs
     timed = all(one.timestamp_type == CREATE_TIME and one.timestamp >= 0 for some in both for one in some)
     return [[(*identity(one), one.timestamp if timed else 0) for one in some] for some in both]
@@ -276,8 +263,7 @@ def _rounds(moves: Sequence[GroupMove]) -> list[list[GroupMove]]:
 async def next_records(
     cluster: Cluster, offsets: Mapping[Partition, int], count: int, read_committed: bool, **more: Any
 ) -> dict[Partition, list[Any]]:
-    """Return the next ``count`` records of each partition, without partitions that could not be read in time. ``more``
-    configures the consumer, which commits nothing."""
+    """Return the next ``count`` records of each partition that could be read in time; nothing is committed."""
     if not offsets:
         return {}
     found: dict[Partition, list[Any]] = {one: [] for one in offsets}

@@ -1,7 +1,5 @@
-"""Translate offsets between two clusters: by the map of the flow there, or by the map of the reverse flow, inverted.
-
-The offset decides between them, because a topic that keeps its name holds copies and its own records.
-"""
+"""Translate offsets between two clusters: by the map of the flow there, or the inverted map of the reverse flow. The
+offset decides between them, because a topic that keeps its name holds copies and its own records."""
 
 from __future__ import annotations
 
@@ -40,10 +38,7 @@ _Candidate = tuple[int, TargetOffset]
 
 
 class _Map:
-    """The map of one flow, for topics that are still the same according to their ids.
-
-    ``source`` and ``target`` are the flow's; None if one is gone.
-    """
+    """The map of one flow, for topics that still have their ids. ``source`` and ``target``: None if one is gone."""
 
     def __init__(self, reader: MapReader, source: Cluster | None, target: Cluster | None) -> None:
         self.reader = reader
@@ -64,12 +59,10 @@ class _Map:
         return [pair for one in self.reader.sources() if (pair := self.reader.current(one)) is not None]
 
     def pair_of(self, source: TopicPartition) -> MapPair | None:
-        """Return where a source partition is copied to."""
         pair = self.reader.current(source)
         return pair if pair is not None and self._is_there(pair) else None
 
     def pair_to(self, target: TopicPartition) -> MapPair | None:
-        """Return where a target partition is copied from."""
         for pair in self.reader.pairs_to(target):
             if pair == self.reader.current(pair.source) and self._is_there(pair):
                 return pair
@@ -97,8 +90,7 @@ class _Map:
 
 
 class Maps:
-    """Readers of offset maps, one for each map, shared by one command. A later read fetches only what is new, and no
-    chunk that is still kept (see :class:`connectors.offset_map.reader.MapLimits`)."""
+    """Readers of offset maps, shared by one command: a later read fetches only what is new."""
 
     def __init__(self) -> None:
         self._readers: dict[tuple[Cluster, str, str, bool], MapReader] = {}
@@ -114,15 +106,11 @@ class Maps:
 
 
 class TargetOffsets:
-    """Target offsets between the clusters of a site. ``source`` is None if it is gone.
-
-    If the reverse flow is not enabled, its map need not be visible.
-    """
+    """Target offsets between the clusters of a site. ``source`` is None if it is gone."""
 
     def __init__(self, site: Site, source: Cluster | None) -> None:
         back, checkpoints, target, maps = site.back, site.checkpoints, site.target, site.maps
-        self.flow = site.flow
-        self._target = target
+        self.flow, self._target = site.flow, target
         #: The map of the flow to the target.
         self.there = maps.of(target, site.flow)
         self._there = _Map(self.there, source, target)
@@ -181,8 +169,7 @@ class TargetOffsets:
         return best._replace(offset=await list_offset(self._target, (best.topic, best.partition), EARLIEST))
 
     async def first_there(self, log: Partition, target: Partition, offset: int) -> int | None:
-        """Return the first offset of ``log``, on the source, whose copy is at ``offset`` of ``target`` or later; None
-        if neither map knows."""
+        """Return the first source offset of ``log`` whose copy is at ``offset`` or later; None if that is unknown."""
         source = TopicPartition(*log)
         found = list[MappedOffset | None]()
         if (pair := self._there.pair_of(source)) is not None and pair.target == target:
@@ -197,9 +184,7 @@ class TargetOffsets:
         return first_of(found)
 
     def leaving_out(self, log: Partition, target: Partition) -> str:
-        """Return the setting by which the flow may have left out records of ``log``, on the source, before the first
-        that it copied into ``target``. Empty if there is none, or if the flow did not begin at the first record: then
-        records left out cannot be distinguished from records never read."""
+        """Return the setting by which the flow may have left out records before the first that it copied."""
         flow, pair = self.flow, self.there.current(TopicPartition(*log))
         begins_later = flow.auto_offset_reset == "latest" or flow.initial_offsets_group
         return "" if pair is None or pair.target != target or begins_later else flow.changing_key
@@ -320,9 +305,8 @@ async def _held(source: Cluster, begun: Sequence[GroupMove], target_offsets: Tar
 
 
 async def without_empty_steps(moves: Sequence[GroupMove], target: Cluster) -> list[GroupMove]:
-    """Keep a group's committed offset on the target if only transaction markers or aborted records are between its
-    target offset and that one: going back would repeat nothing. Undecided or missing records do not count as empty.
-    Raises RetriableError if the target does not name its leaders."""
+    """Keep a group's offset on the target if going back would repeat only markers or aborted records; undecided or
+    missing records do not count as empty. Raises RetriableError if the target does not name its leaders."""
     back = {one.target for one in moves if one.goes_back}
     decided, _ = await known_offsets(target, back, LATEST, READ_COMMITTED, leader_s=LEADER_S)
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from connectors.failover.snapshot import DIFFERS, GroupFinding, GroupMove, GroupRule, Groups, How, SampleCheck, Snapshot
 
 if TYPE_CHECKING:
     from connect.kafka.log.committed_offsets import Partition
 
+_OfGroup = TypeVar("_OfGroup", GroupMove, GroupFinding)
 #: In a set of groups: every group.
 EVERY: Final = "*"
 
@@ -32,28 +32,15 @@ class GroupOutcome(StrEnum):
 
 
 def has(groups: Collection[str], group: str) -> bool:
-    """Whether a set of groups holds one."""
     return group in groups or EVERY in groups
 
 
 @dataclass(frozen=True, slots=True)
 class FailoverOptions:
-    """What the operator wants. Sets of groups may hold :data:`EVERY`.
-
-    Args:
-        takes: Which groups move.
-        rewinds: Groups that may go back on the target.
-        keeps: Groups that keep an offset on the target that is further than their target offset.
-        accepts: By a rule of :data:`ACCEPTABLE`, the groups that move in spite of it.
-        named: Groups given by name, not by a pattern.
-        at_ms: Find target offsets by this timestamp; None: by offset.
-        is_gone: The source counts as gone, whether it answers or not.
-        leaves_unreplicated: The reverse flow may skip records that only the target holds.
-        sample: How many records are compared for each partition of a group.
-        verifies: What the flow has copied is verified to its end, or no group moves.
-        verify_within_s: The time limit for that, in which offsets are read too; alone, groups then move even if it is
-            not whole.
-    """
+    """What the operator wants. Sets of groups may hold :data:`EVERY`. ``keeps``: groups that keep a target offset that
+    is further; ``accepts``: groups that move in spite of a rule; ``at_ms``: find offsets by timestamp; ``sample``:
+    records compared for each partition. With ``verify_within_s`` alone, groups move even if the copy is not verified
+    whole."""
 
     takes: Callable[[str], bool] = lambda _: True
     rewinds: frozenset[str] = frozenset()
@@ -71,11 +58,18 @@ class FailoverOptions:
 
     @property
     def names(self) -> frozenset[str]:
-        """Return the groups that options name."""
         return self.rewinds.union(self.keeps, *self.accepts.values())
 
     def rewinds_group(self, group: str) -> bool:
         return has(self.rewinds, group)
+
+
+def by_group(found: Iterable[_OfGroup]) -> dict[str, list[_OfGroup]]:
+    """Return moves or findings by their groups."""
+    groups: dict[str, list[_OfGroup]] = {}
+    for one in found:
+        groups.setdefault(one.group, []).append(one)
+    return groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +84,6 @@ class GroupFailoverPlan:
 
     @property
     def due(self) -> tuple[GroupMove, ...]:
-        """Return the moves that remain."""
         return tuple(one for one in self.moves if not one.is_done)
 
 
@@ -126,12 +119,10 @@ class Plan:
 
     def with_blocked(self, findings: Sequence[GroupFinding]) -> Plan:
         """Return the plan with more findings, which block their groups."""
-        more: dict[str, list[Reason]] = {}
-        for one in findings:
-            more.setdefault(one.group, []).append(Reason(str(one), _remedy(one)))
+        found = by_group(findings)
         groups = tuple(
-            replace(one, outcome=GroupOutcome.BLOCKED, reasons=(*one.reasons, *more[one.group]))
-            if one.group in more
+            replace(one, outcome=GroupOutcome.BLOCKED, reasons=(*one.reasons, *map(_reason, found[one.group])))
+            if one.group in found
             else one
             for one in self.groups
         )
@@ -184,33 +175,31 @@ _REMEDIES: Final[Mapping[GroupRule, str]] = {
 }
 
 
-def _remedy(one: GroupFinding) -> str:
-    return _REMEDIES[one.rule].format(group=one.group)
+def _reason(one: GroupFinding) -> Reason:
+    return Reason(str(one), _REMEDIES[one.rule].format(group=one.group))
 
 
 def is_blocking(one: GroupFinding, failover_options: FailoverOptions | None = None) -> bool:
-    """Whether a finding keeps its group from moving."""
     accepted = failover_options.accepts.get(_WORDS.get(one.rule, one.rule), ()) if failover_options else ()
     return one.rule in _REMEDIES and not has(accepted, one.group)
 
 
 def plan(snapshot: Snapshot, failover_options: FailoverOptions) -> Plan:
-    """Decide what becomes of each group."""
     groups = snapshot.groups
     if snapshot.is_gone and failover_options.at_ms is None:
         groups = with_moved(groups, snapshot.moved, failover_options)
     groups = without_rewinds(groups, failover_options)
-    moves: dict[str, list[GroupMove]] = defaultdict(list)
-    findings: dict[str, list[GroupFinding]] = defaultdict(list)
-    for one in groups.findings:
-        findings[one.group].append(one)
-    for move in groups.moves:
-        moves[move.group].append(move)
-        name = f"{move.source[0]}-{move.source[1]}"
-        if not snapshot.is_gone and not move.is_done and (why := snapshot.stopped.get(name)):
-            what = f"is not copied to its end: {why}"
-            findings[move.group].append(GroupFinding(move.group, GroupRule.STOPPED, what, f"{name} "))
-    planned = [_group(each, tuple(moves[each]), findings[each], failover_options) for each in groups.found]
+    stopped = [
+        GroupFinding(move.group, GroupRule.STOPPED, f"is not copied to its end: {why}", f"{name} ")
+        for move in groups.moves
+        if not snapshot.is_gone
+        and not move.is_done
+        and (why := snapshot.stopped.get(name := f"{move.source[0]}-{move.source[1]}"))
+    ]
+    moves, findings = by_group(groups.moves), by_group([*groups.findings, *stopped])
+    planned = [
+        _group(each, tuple(moves.get(each, ())), findings.get(each, ()), failover_options) for each in groups.found
+    ]
     return Plan(snapshot, tuple(planned), tuple(_obstacles(snapshot, failover_options)))
 
 
@@ -220,7 +209,7 @@ def _group(
     is_done = all(one.is_done for one in moves)
     # A group that has its offsets already may be in use: it is not changed.
     reasons = tuple(
-        Reason(str(one), _remedy(one))
+        _reason(one)
         for one in findings
         if is_blocking(one, failover_options) and not (one.rule is GroupRule.USED_AT_TARGET and moves and is_done)
     )
@@ -246,8 +235,7 @@ def _obstacles(snapshot: Snapshot, failover_options: FailoverOptions) -> list[st
 
 
 def with_moved(groups: Groups, moved: Mapping[tuple[str, Partition], int], failover_options: FailoverOptions) -> Groups:
-    """Keep groups where an interrupted run has moved them: it knew what they had committed at the source, and
-    checkpoints are older."""
+    """Keep groups where an interrupted run has moved them, because it knew more than checkpoints do."""
     kept = tuple(
         replace(one, after=one.before, how=How.MOVED)
         if one.goes_back

@@ -1,8 +1,5 @@
-"""Set where the reverse flow begins: after what the flow has copied, for topics that keep their names.
-
-Otherwise it would copy back what came from there. Names that say where a topic came from need nothing: such topics are
-not copied back at all.
-"""
+"""Set where the reverse flow begins: after what the flow has copied, for topics that keep their names. Otherwise it
+would copy back what came from there; other names say where a topic came from."""
 
 from __future__ import annotations
 
@@ -19,26 +16,19 @@ from connect.kafka.log.compacted_topic import ensure_compacted_topic
 from connect.kafka.log.offsets import EARLIEST, LATEST, list_offsets
 from connect.kafka.log.producer import OutRecord, PlainWriter
 from connectors.config.connector_configs import MirrorSourceSettings
-from connectors.failover.clusters_and_lease import Site, returns
+from connectors.failover.clusters_and_lease import Site, read_positions, returns
 from connectors.failover.drain import CopiedEnd, FlowControl, why_back_runs
 from connectors.failover.journal import StartBefore
 from connectors.failover.log_comparison import Fate, Log, logs_now
 from connectors.failover.unreplicated import find
 from connectors.formats.types import TopicPartition
-from connectors.internal_topics import read_copied, read_positions, read_stored_offsets
+from connectors.internal_topics import read_copied, read_stored_offsets
 from connectors.offset_map.reader import MapReader
 from connectors.offset_map.runs_and_chunks import OffsetLocation
 
 
 class Due(NamedTuple):
-    """What is to be stored for the reverse flow.
-
-    Args:
-        starts: Where it begins.
-        refused: Why nothing may be stored for a partition.
-        diverged: Partitions of the source that have lost the end of what was copied: the reverse flow begins where the
-            logs diverge.
-    """
+    """Where the reverse flow ``starts``, why partitions are ``refused``, and source logs that ``diverged``."""
 
     starts: list[StartBefore]
     refused: list[str]
@@ -47,7 +37,7 @@ class Due(NamedTuple):
 
 async def starts_due(site: Site, ends: Mapping[TopicPartition, CopiedEnd]) -> Due:
     """Return what is not stored yet; ``ends`` are by source partition."""
-    positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
+    positions = await read_positions(site)
     returning = {
         one: position
         for one, position in positions.items()
@@ -95,10 +85,9 @@ async def _parting(site: Site, diverged: Mapping[TopicPartition, Log]) -> dict[T
 
 
 async def find_diverged(site: Site) -> dict[TopicPartition, str]:
-    """Return source partitions of which the flow has copied more than what is still the same, with what each side alone
-    holds."""
+    """Return source partitions that have lost the end of what was copied, with what each side alone holds."""
     try:
-        positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
+        positions = await read_positions(site)
     except NotAuthorized:
         if site.flow.enabled:
             raise
@@ -186,8 +175,7 @@ async def reverse_flow_check(
 
 
 async def would_skip(site: Site, until: Mapping[TopicPartition, int] | None = None) -> list[str]:
-    """Name records that only the flow's source holds, and that the flow would skip; ``until`` as in :func:`find`. The
-    tail of a log that was replaced stays; it is reported for the groups that read it."""
+    """Name records that only the flow's source holds and the flow would skip, except the tails of replaced logs."""
     diverged = await find_diverged(site)
     return [
         f"only cluster {site.flow.source_alias} holds {one.own}, which {site.flow.flow} has not copied and would skip. "
@@ -206,8 +194,7 @@ class CopiedPartition(NamedTuple):
 
 
 async def comes_back(site: Site, ours: Collection[TopicPartition]) -> list[str]:
-    """Why the reverse flow must not begin yet: it would copy back partitions that have no position, so are not in
-    ``ours``. Empty if it is not enabled."""
+    """Why the reverse flow must not begin yet: it would copy back partitions without a position in ``ours``."""
     if not site.back.enabled:
         return []
     stored = await read_stored_offsets(site.target, *site.flow.offsets_topics)

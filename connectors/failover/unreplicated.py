@@ -1,9 +1,6 @@
 """Find records that only the old primary holds after an unplanned failover, export them, and append them to the new.
-
 Each appended record has a header that says where it came from. A batch is committed with the mark that says how far its
-partition is appended, under the flow's transactional id. The next run claims that id before it reads the marks, so they
-are exact, and nothing is appended twice.
-"""
+partition is appended, under an id that the next run claims before it reads the marks: nothing is appended twice."""
 
 from __future__ import annotations
 
@@ -35,6 +32,7 @@ from connectors.failover.clusters_and_lease import (
     Site,
     decode_object,
     encode_key,
+    read_positions,
     returns,
     stored,
 )
@@ -51,7 +49,7 @@ from connectors.failover.log_comparison import (
 )
 from connectors.formats.position import text
 from connectors.formats.types import TopicPartition
-from connectors.internal_topics import read_copied, read_positions
+from connectors.internal_topics import read_copied
 from connectors.offset_map.reader import MapReader
 from connectors.topic_sync.partition_assignment import selected
 
@@ -85,11 +83,8 @@ async def read_marks(site: Site) -> dict[TopicPartition, Mark]:
 
 @dataclass(frozen=True, slots=True)
 class Unreplicated:
-    """Records of one source partition that were not appended.
-
-    ``topic_id`` is the source's; ``mark`` says what was appended; ``doubt``: why some of these may be on the target
-    already, empty if none is. ``is_missing``: the target does not have the partition.
-    """
+    """Records of one source partition that were not appended. ``mark`` says what was; ``doubt``: why some may be on the
+    target already; ``is_missing``: the target does not have the partition."""
 
     own: UnreplicatedRecords
     ranges: tuple[Range, ...]
@@ -105,11 +100,8 @@ class Unreplicated:
 
 
 class _Extent(NamedTuple):
-    """The range of a partition that holds decided records that were not copied, as far as is known.
-
-    ``may_have_arrived``: it begins after a stored offset without a position of ours. Java's MirrorMaker 2, which copies
-    further than it stores, or an operator stored it.
-    """
+    """The range of a partition that was not copied. ``may_have_arrived``: it begins after a stored offset without a
+    position, such as that of Java's MirrorMaker 2, which copies further than it stores."""
 
     topic_id: UUID | None
     begin: int
@@ -118,9 +110,8 @@ class _Extent(NamedTuple):
 
 
 async def find(site: Site, until: Mapping[TopicPartition, int] | None = None) -> list[Unreplicated]:
-    """Find unreplicated records of every partition that the flow has copied from or selects; or ``until`` these offsets
-    of partitions, selected or not."""
-    known = await read_positions(site.target, site.flow.map_topic, site.flow.name)
+    """Find unreplicated records of partitions copied from or selected; or ``until`` these offsets of any."""
+    known = await read_positions(site)
     # The reverse flow's worker keeps writing heartbeats there, which no reader misses.
     positions = {
         one: each
@@ -183,8 +174,7 @@ async def find(site: Site, until: Mapping[TopicPartition, int] | None = None) ->
 async def _extents(
     site: Site, known: Collection[TopicPartition], among: Collection[TopicPartition] | None
 ) -> dict[TopicPartition, _Extent]:
-    """Return the extents of all partitions that the flow selects, or ``among`` these, except ``known``, which have a
-    position."""
+    """Return the extents of all partitions that the flow selects, or ``among`` these, without ``known`` positions."""
     wanted = await _selected(site, known, among)
     if not wanted:
         return {}
@@ -203,7 +193,6 @@ async def _extents(
 async def _selected(
     site: Site, known: Collection[TopicPartition], among: Collection[TopicPartition] | None
 ) -> dict[TopicPartition, UUID | None]:
-    """Return partitions with the ids of their topics."""
     if not site.flow.enabled and among is None:
         return {}
     topics = (await site.source.metadata(None)).topics
@@ -220,7 +209,7 @@ async def _selected(
 async def _brought(site: Site, among: Collection[TopicPartition]) -> dict[TopicPartition, list[Range]]:
     """Return what the reverse flow wrote to these after its stored position; while it runs there always is some."""
     back = site.turned()
-    positions = await read_positions(back.target, back.flow.map_topic, back.flow.name)
+    positions = await read_positions(back)
     return written_on(positions, await copied_ends(back, among=among))
 
 
@@ -242,16 +231,12 @@ async def _arrived(
 
 
 def is_same(ours: Any, theirs: Any) -> bool:
-    """Whether a record is the copy of another."""
     is_timed = theirs.timestamp_type == CREATE_TIME
     return identity(ours) == identity(theirs) and (not is_timed or ours.timestamp == theirs.timestamp)
 
 
 async def export(site: Site, found: Sequence[Unreplicated], directory: Path) -> list[Path]:
-    """Write a file for each partition, a JSON line for each record, with base64 for bytes, and replace existing files.
-
-    Raises OSError.
-    """
+    """Write a file for each partition, a JSON line for each record, with base64 for bytes. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
     written = []
     for one in found:
@@ -306,11 +291,8 @@ class AppendResult(NamedTuple):
 
 
 async def append_all(site: Site, lease: Lease, control: FlowControl | None, report: Report) -> AppendResult:
-    """Append unreplicated records under the lease: check that the flow is stopped, fence its last writer and the last
-    appender, and only then read and append. A partition that cannot be appended does not block others.
-
-    Raises PermanentError if the flow runs.
-    """
+    """Append records under the lease: check that the flow is stopped, and fence its last writer and the last appender,
+    before anything is read. A partition that fails does not block others. Raises PermanentError if the flow runs."""
     if why := await why_running(site, control):
         raise PermanentError(f"{site.flow.flow} runs ({why}), and may copy these records itself. Stop it first")
     await copied_ends(site, report)
@@ -377,10 +359,7 @@ class _Append:
     """Appends one partition, a batch at a time; after a batch that failed none is appended."""
 
     def __init__(self, site: Site, lease: Lease, one: Unreplicated, batch_bytes: int) -> None:
-        self._site = site
-        self._lease = lease
-        self._one = one
-        self._batch_bytes = batch_bytes
+        self._site, self._lease, self._one, self._batch_bytes = site, lease, one, batch_bytes
         self._writer = _writer(site, batch_bytes)
 
     async def run(self) -> tuple[int, str]:

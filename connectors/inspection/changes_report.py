@@ -1,7 +1,5 @@
-"""Report what a running flow would change on its clusters and what differs from its settings.
-
-The words of both are those of ``heliograph plan``.
-"""
+"""Report what a running flow would change on its clusters and what differs from its settings, in the words of
+``heliograph plan``."""
 
 from __future__ import annotations
 
@@ -45,10 +43,7 @@ async def changes_report(
     kind: str, settings: MirrorSourceSettings, clients: FlowClients, query: Mapping[str, str], host: MirrorHost
 ) -> dict[str, Any] | None:
     """Return the JSON of a report: ``top`` of the rows that contain ``search``, of a look at most 30 s old. None if it
-    is not one of these.
-
-    Raises ConfigError if ``top`` is not a number, HeliographError if a cluster does not answer.
-    """
+    is not one of these. Raises ConfigError if ``top`` is not a number, HeliographError if a cluster does not answer."""
     if kind not in (PLAN, DRIFT):
         return None
     top = rows_asked(query.get("top") or str(_DEFAULT_ROWS))

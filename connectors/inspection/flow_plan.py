@@ -1,9 +1,5 @@
-"""The plan of what a run of a flow would change on its clusters, and the drift that a run would leave.
-
-The plan comes from the connector's own planners; group offsets are in :mod:`connectors.checkpoint.group_offset_sync`.
-Drift is any difference from what the flow would set that a run does not correct, because an operator made it, or a
-setting excludes it.
-"""
+"""The plan of what a run of a flow would change on its clusters, by the connector's own planners, and the drift that it
+would leave: any difference that an operator made, or a setting excludes from being synced."""
 
 from __future__ import annotations
 
@@ -40,14 +36,8 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class FlowPlan:
-    """What a run would change.
-
-    Args:
-        changes: In the order of a run, except those made at intervals.
-        later: Deletions that are not due yet.
-        unknown: What could not be checked, a sentence each; the plan does not cover it.
-        notes: What a run would leave out, and why.
-    """
+    """What a run would change, in its order, except ``later`` deletions. ``unknown``: what could not be checked, a
+    sentence each; ``notes``: what a run would leave out, and why."""
 
     flow: str
     changes: tuple[Planned, ...] = ()
@@ -66,8 +56,7 @@ class _Findings:
 
 @dataclass(frozen=True, slots=True)
 class InternalTopics:
-    """Internal topics of a flow's worker and connectors by cluster; ``of_tasks`` are on the target too, but only if
-    there is something to copy."""
+    """Internal topics by cluster; ``of_tasks`` are on the target too, but only if there is something to copy."""
 
     on_target: Sequence[NewTopic]
     on_source: Sequence[NewTopic] = ()
@@ -75,8 +64,7 @@ class InternalTopics:
 
 
 async def plan_internal(cluster: Cluster, alias: str, wanted: Sequence[NewTopic]) -> list[Planned]:
-    """Plan the missing topics of ``wanted``. Raises HeliographError if the cluster does not answer, RetriableError if
-    it does not tell whether a topic exists."""
+    """Plan the missing topics of ``wanted``. Raises HeliographError if the cluster does not tell what exists."""
     found = (await cluster.metadata({topic.name for topic in wanted})).topics if wanted else {}
     return [
         Planned(alias, CreateTopic(topic.name, "", topic.partitions, topic.replication_factor, dict(topic.configs)))
@@ -275,8 +263,7 @@ def topics_left(
     positions: Iterable[Position],
     going: Collection[str],
 ) -> Iterator[Drift]:
-    """Find remote topics, by name or stored position, that are not ``current`` (by source topic) nor ``going`` to be
-    deleted."""
+    """Find remote topics, by name or position, that are not ``current`` nor ``going`` to be deleted."""
     # If the policy takes every topic for one of the source, only positions show what the flow has copied.
     by_name = _by_name(settings, target) if settings.policy.topic_source("x") != settings.source_alias else {}
     copied = {position.target_topic: position.source_topic for position in positions}

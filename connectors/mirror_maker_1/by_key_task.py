@@ -1,9 +1,6 @@
 """Copy MirrorMaker 1's partitions by key: the worker's task that replaces MirrorSource's, and its stop messages.
-
-Positions are the group's offsets, stored once the target has acknowledged the records. A successor continues there, and
-copies again what had arrived after them. The messages about a stopped partition use this command's options, because a
-connector's messages refer to its settings and its REST API.
-"""
+Positions are the group's offsets, stored once the target has acknowledged the records; a successor copies again what
+had arrived after them. Stop messages use this command's options instead of a connector's settings."""
 
 from __future__ import annotations
 
@@ -45,8 +42,7 @@ _THE_SAME: Final = " (the same offset, if the target is as it should be)"
 
 
 def stop_message(state: str, source: TopicPartition, reason: str, group_id: str) -> str:
-    """Return the ``reason`` of a partition copied to that of the same number, with what to do; one that already says so
-    is unchanged."""
+    """Return the ``reason`` of a stopped partition with what to do, unless it says so already."""
     what = _worded(facts(reason))
     remedy = (
         f"nothing more of {source} is copied until group {group_id} has no members and its offset of {source} was set "
@@ -126,10 +122,7 @@ class ByKeyProgress:
 def first_offset(
     stored: int, topic_id_then: UUID | None, topic_id: UUID | None, start: int, end: int
 ) -> tuple[int, str]:
-    """Return the source offset at which copying continues after a stored one, and what is lost or copied again.
-
-    ``start`` and ``end`` are those of the source's log, ``topic_id_then`` is the topic's when the offset was stored.
-    """
+    """Return the source offset at which copying continues after a stored one, and what is lost or copied again."""
     if is_recreated(topic_id, topic_id_then):
         ids = f"topic id {topic_id}, previously {topic_id_then}"
         return start, f"its topic was recreated ({ids}): copied from the beginning"
@@ -152,10 +145,7 @@ class ByKeyTask:
         partitions: Sequence[TopicPartition],
         holds: Callable[[], bool],
     ) -> None:
-        self._context = context
-        self._holds = holds
-        self._offsets = offsets
-        self._partitions = partitions
+        self._context, self._holds, self._offsets, self._partitions = context, holds, offsets, partitions
         self._stopping = asyncio.Event()
         self._copied: dict[TopicPartition, ByKeyProgress] = {}
         self._stored: dict[TopicPartition, Committed] = {}

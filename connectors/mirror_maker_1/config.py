@@ -1,8 +1,5 @@
-"""Parse MirrorMaker 1's command line and its two kinds of files into typed settings, and translate old keys.
-
-Old keys are those of its clients before Kafka 0.9 and of its own files. ``docs/mirrormaker-1.md`` has their table; a
-test compares them. Of this machine's files only key stores are read.
-"""
+"""Parse MirrorMaker 1's command line and its two kinds of files into typed settings, and translate the keys of its
+clients before Kafka 0.9 and of its own files. A test compares them with ``docs/mirrormaker-1.md``."""
 
 from __future__ import annotations
 
@@ -156,8 +153,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class MirrorConsumerSettings:
-    """One ``--consumer.config``. ``name`` is the cluster's name in messages; ``fetching`` are fields of a slice's
-    settings; ``look_s`` is how often topics are looked up."""
+    """One ``--consumer.config``. ``fetching``: settings of a slice; ``look_s``: between look-ups of topics."""
 
     name: str
     connection: ConnectionSettings
@@ -195,8 +191,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class MirrorSettings:
-    """The settings of one process. ``spark`` has the ``spark.*`` keys of the producer's file, ``hidden`` the
-    environment variables that files refer to."""
+    """The settings of one process. ``hidden``: the environment variables that files refer to."""
 
     sources: tuple[MirrorConsumerSettings, ...]
     target: ConnectionSettings
@@ -209,8 +204,7 @@ class MirrorSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Client:
-    """One file, and its values with present keys. ``origins``: the file's old keys, by the present keys that have their
-    values."""
+    """One file, and its values with present keys. ``origins``: the file's old keys, by present keys."""
 
     file: ClientProperties
     props: Mapping[str, str] = field(repr=False)
@@ -226,9 +220,8 @@ class _Client:
 def mirror_settings(
     consumers: Sequence[Properties], producer: Properties, options: Options, report: Report
 ) -> MirrorSettings:
-    """Parse these files, with references to config providers resolved. ``report`` gets a sentence for each key without
-    effect, even if the settings are rejected afterwards. Raises ConfigError if a value is missing or invalid; the error
-    has key, file and line."""
+    """Parse these files. ``report`` gets a sentence for each key without effect, even if the settings are rejected.
+    Raises ConfigError with key, file and line."""
     read, written = [_client("consumer", file, report) for file in consumers], _client("producer", producer, report)
     names = ["source"] if len(consumers) == 1 else [f"source{number}" for number in range(1, len(consumers) + 1)]
     sources = tuple(_source(name, client, report) for name, client in zip(names, read, strict=True))
@@ -246,13 +239,11 @@ def mirror_settings(
 
 
 def _lease_ms(session_ms: int, heartbeat_ms: int) -> int:
-    """Return a lease such that, if the session is long enough, the slice renewed last ends with the session, but a
-    slightly late heartbeat costs nothing."""
+    """Return a lease that ends with the session, if that is long enough, though a heartbeat may be slightly late."""
     return min(session_ms, max(session_ms - SLICE_LEASE_MS, session_ms // 2, heartbeat_ms * 3 // 2))
 
 
 def _client(side: FileSide, raw: Properties, report: Report) -> _Client:
-    """Parse a file and translate its old keys."""
     file = ClientProperties(raw)
     props, origins = dict(file), dict[str, str]()
     for key, value in file.items():

@@ -39,9 +39,8 @@ _GAPS: Final = GapPolicy(OnSourceGap.SKIP, OnTopicRecreated.RESTART)
 
 
 class Copying:
-    """The copy of one member and one generation. ``partitions`` were assigned by the leader; ``refused`` keeps what was
-    logged of topics that the target refused to create; ``holds`` says, in the lease thread, whether the partitions are
-    still ours."""
+    """The copy of one member and one generation. ``refused`` keeps what was logged of topics that could not be created;
+    ``holds`` says, in the lease thread, whether the partitions are still ours."""
 
     def __init__(
         self,
@@ -51,11 +50,9 @@ class Copying:
         refused: TopicRefusals,
         holds: Callable[[], bool],
     ) -> None:
-        self._context = context
-        self._offsets = offsets
+        self._context, self._offsets = context, offsets
         self._partitions = sorted(partitions)
-        self._refused = refused
-        self._holds = holds
+        self._refused, self._holds = refused, holds
         #: Partition counts of the target's topics, which decide how each topic is copied.
         self.target_counts: dict[str, int] = {}
         self.copies_by_key = False
@@ -76,13 +73,8 @@ class Copying:
         return [one for task in self._tasks.values() for one in task.view(now_ms)]
 
     async def run(self) -> None:
-        """Run until :meth:`stop`, or until a topic that was left out can be copied. When cancelled, it ends at once and
-        stores nothing, because the partitions belong to another member.
-
-        Raises:
-            UnsendableRecord: A record can never be sent, and the process is to end.
-            PermanentError: Rights are missing, or Spark cannot be started.
-        """
+        """Run until :meth:`stop`, or until a topic that was left out can be copied; when cancelled, store nothing.
+        Raises UnsendableRecord and PermanentError."""
         if not self._partitions:
             await self._stopping.wait()
             return

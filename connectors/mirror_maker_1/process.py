@@ -1,11 +1,6 @@
-"""Run a process of MirrorMaker 1: its streams, on one Spark and one control link, until it is stopped or one ends.
-
-A stream is a member of the source's consumer group, with its copy in each generation. Rebalances are eager, as with
-Java's range and round-robin assignors: each member stops and stores before it joins, so a member that gets a partition
-finds no other copy of it running.
-
-``--consumer.rebalance.listener`` names a user's class that is called when partitions are assigned and revoked.
-"""
+"""Run a process of MirrorMaker 1: its streams, on one Spark and one control link, until it is stopped or one ends. A
+stream is a member of the source's consumer group, with its copy in each generation. Rebalances are eager, as with
+Java's assignors: a member stops and stores before it joins, so no partition is copied twice at a time."""
 
 from __future__ import annotations
 
@@ -46,8 +41,7 @@ _METHODS: Final = {"assigned": "on_partitions_assigned", "revoked": "on_partitio
 
 
 class RebalanceListener:
-    """Is called before partitions are copied here, and after. Its exceptions are logged, and the copy continues.
-    ``made`` is the user's, None if there is none."""
+    """Is called before and after partitions are copied here, and only logs exceptions. ``made``: the user's."""
 
     def __init__(self, made: Any) -> None:
         self._made = made
@@ -72,8 +66,7 @@ _PREPARE_S: Final = 30.0
 
 
 class PartitionCounts(NamedTuple):
-    """Partition counts of all the source's topics, of topics to be copied, and of the target's topics of the same
-    names."""
+    """Partition counts of all source topics, of those to copy, and of the target's of the same names."""
 
     source: Mapping[str, int]
     here: Mapping[str, int]
@@ -108,7 +101,6 @@ class Stream:
         )
 
     def view(self) -> list[PartitionView]:
-        """Return a view of every partition that is copied here."""
         return self._copying.view() if self._copying is not None else []
 
     def stop(self) -> None:
@@ -117,8 +109,7 @@ class Stream:
         self._round.set()
 
     async def run(self) -> None:
-        """Run until :meth:`stop`. Raises PermanentError if the group refuses us, rights are missing, or a record can
-        never be sent (UnsendableRecord)."""
+        """Run until :meth:`stop`. Raises PermanentError, UnsendableRecord if a record can never be sent."""
         try:
             await self._prepared()
             while not self._stopping.is_set():
@@ -135,8 +126,7 @@ class Stream:
             await self._member.close()
 
     async def _prepared(self) -> None:
-        """Wait for Spark before joining a group with members, because a new member is assigned partitions at once, and
-        their copy would pause until Spark is up."""
+        """Wait for Spark before joining a group with members: a new member is assigned partitions at once."""
         with contextlib.suppress(RetriableError):
             if not await self._member.members():
                 return
@@ -200,11 +190,8 @@ class Stream:
                 return
 
     def _has_other_source(self, found: PartitionCounts) -> bool:
-        """Whether other topics are wanted than when we joined, or have other counts than were assigned.
-
-        The leader compares with what it assigned, for all members' topics (``assignmentSnapshot`` of Java's
-        ``ConsumerCoordinator``): a lagging broker may have shown fewer partitions, and then no member has the others.
-        """
+        """Whether other topics are wanted than when we joined, or have other counts than the leader assigned, for all
+        members' topics, from what may be a lagging broker (Java's ``ConsumerCoordinator.assignmentSnapshot``)."""
         if self._assigned is None:
             return found.here != self._present.here
         if found.here.keys() != self._present.here.keys():
@@ -212,8 +199,7 @@ class Stream:
         return any(found.source.get(name, 0) != count for name, count in self._assigned.items())
 
     def _has_other_target(self, counts: Mapping[str, int]) -> bool:
-        """Whether a target topic has another partition count than when its way of copying was decided, or when we
-        joined; topics created since are ours."""
+        """Whether a target topic of others has another count than when we decided how to copy, or joined."""
         decided = self._copying.target_counts if self._copying is not None else {}
         before = {**self._present.there, **decided}
         return any(counts[name] != count for name, count in before.items() if name in counts)
@@ -296,16 +282,14 @@ class MirrorMaker1:
     """Runs the streams of ``settings`` on a started ``engine``, which the caller stops."""
 
     def __init__(self, settings: MirrorSettings, engine: SparkEngine) -> None:
-        self._settings = settings
-        self._engine = engine
+        self._settings, self._engine = settings, engine
         self._instance = secrets.token_hex(_INSTANCE_BYTES)
         self._streams: dict[FlowName, list[Stream]] = {}
         self._over = asyncio.Event()
         self._leases = LeaseThread(_PROGRESS_TIMEOUT_S)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until ``stop`` is set. Raises the PermanentError that ended a stream, once the others are stopped
-        cleanly."""
+        """Run until ``stop`` is set. Raises the PermanentError that ended a stream, once the others are stopped."""
         async with AsyncExitStack() as closing:
             self._leases.start()
             closing.push_async_callback(self._leases.stop)

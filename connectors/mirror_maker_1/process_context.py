@@ -23,8 +23,7 @@ class UnsendableRecord(PermanentError):
 
 @dataclass(frozen=True, slots=True)
 class ProcessContext:
-    """What one member of a group gets: ``number`` counts members of this process, ``instance`` is unique to the
-    process. ``clusters`` are shared by the members of one source."""
+    """What one member of a group gets: ``number`` in this process, ``instance`` unique to the process."""
 
     settings: MirrorSettings
     source: MirrorConsumerSettings
@@ -42,8 +41,7 @@ class ProcessContext:
         return f"{self.source.flow} stream {self.number}"
 
     def transactional_id(self) -> str:
-        """Return the id by which the target can fence us. Those of a group share a prefix, so that one grant is enough.
-        Two sources may have groups of the same name."""
+        """Return the id by which the target can fence us; a group's ids share a prefix, for one grant."""
         return f"{self.source.group.group_id}-{self.source.name}-{self.instance}.{self.number}-{_ID_END}"
 
     def slice_settings(self) -> SliceSettings:

@@ -111,15 +111,11 @@ class _Above:
 
 
 class SideBySide:
-    """Both logs, fed in descending pieces from ``top`` downwards; proven runs are added to ``found``.
-
-    ``top``: (source offset, target offset) where the existing map begins.
-    """
+    """Both logs, fed downwards from ``top`` (source and target offset); proven runs are added to ``found``."""
 
     def __init__(self, top: tuple[int, int], found: ProvenMap, window: int = WINDOW) -> None:
         self.is_done = False
-        self._found = found
-        self._window = window
+        self._found, self._window = found, window
         #: The first items of both logs are a pair.
         self._waiting = {side: [Item(offset, _TOP)] for side, offset in zip(LogSide, top, strict=True)}
         self._ended: set[LogSide] = set()
@@ -160,8 +156,7 @@ class SideBySide:
         self._waiting = {LogSide.SOURCE: source[last_i:], LogSide.TARGET: target[last_j:]}
 
     def _pass_over(self) -> None:
-        """Pass over records of one log that are not in the other's window, which must reach down to the next anchor: so
-        nothing is passed over in the other log."""
+        """Pass over records that are not in the other log's window, which reaches to the next anchor."""
         side = self._passed or next((one for one in LogSide if one not in self._ended), None)
         if side is not None:
             other = LogSide.TARGET if side is LogSide.SOURCE else LogSide.SOURCE
@@ -203,11 +198,8 @@ def _uncrossed(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def embedded(source: Sequence[Item], target: Sequence[Item]) -> list[tuple[Item, Item]] | None:
-    """Return the pairs if the records common to both logs are, in one, a subsequence of those in the other; else None.
-
-    Of equal records the one is chosen with which no consumer misses a record: the first in the target, the last in the
-    source.
-    """
+    """Return the pairs if the records common to both logs are, in one, a subsequence of the other's; else None. Equal
+    records are paired such that no consumer misses one: the first in the target, the last in the source."""
     ours, theirs = ({item.digest for item in items} for items in (source, target))
     source = [item for item in source if item.digest in theirs]
     target = [item for item in target if item.digest in ours]
@@ -221,12 +213,9 @@ def embedded(source: Sequence[Item], target: Sequence[Item]) -> list[tuple[Item,
 def _runs(
     pairs: Sequence[tuple[Item, Item]], source: Sequence[Item], target: Sequence[Item], *, is_whole: bool
 ) -> Iterator[MapRun]:
-    """Yield runs from the first of ``pairs`` up to the last, which is known already.
-
-    If two pairs have the same distance in both logs, with a source record at each offset between them and nothing in
-    the target, which was read completely if ``is_whole``, the copies of those records were there, and the target's
-    cleaner removed them.
-    """
+    """Yield runs from the first of ``pairs`` up to the last, which is known already. If two pairs have the same
+    distance in both logs, with a source record at each offset between them and nothing in the target, which was read
+    completely if ``is_whole``, the copies of those records were there, and the target's cleaner removed them."""
     here, there = ({item.offset: at for at, item in enumerate(items)} for items in (source, target))
     for (ours, theirs), (next_ours, next_theirs) in pairwise(pairs):
         distance = next_ours.offset - ours.offset

@@ -1,9 +1,6 @@
-"""Read the offset map of a flow: translate offsets both ways, with bounded memory, while the map grows.
-
-The map topic is read once from its beginning, and then as it grows. Only the beginning of each chunk is kept: 24 bytes
-for up to 4096 runs, so the maps of a flow fit in memory however long they are. The runs are fetched when an offset
-falls into the chunk, and the chunks last used are cached.
-"""
+"""Read the offset map of a flow: translate offsets both ways, with bounded memory, while the map grows. Only the
+beginning of each chunk is kept, 24 bytes for up to 4096 runs. The runs are fetched when an offset falls into the chunk,
+and the chunks last used are cached."""
 
 from __future__ import annotations
 
@@ -108,8 +105,7 @@ class PairIndex:
         return runs.reverse(downstream)
 
     async def _next_to(self, begins: array[int], offset: int, load: Load, beside: _Beside) -> RunList:
-        """Return the runs on either side of an offset, by where chunks begin on its side; from a neighbour if its chunk
-        begins before its first run, or is empty once it is cut."""
+        """Return the runs on either side of an offset; from a neighbour if its chunk has none there."""
         if not len(self):
             return RunList()
         at = max(bisect_right(begins, offset) - 1, 0)
@@ -215,16 +211,9 @@ class MapLimits:
 
 
 class MapReader:
-    """The offset map of a flow. A source partition has a map for each of its pairs: several if a topic was recreated,
-    or if it was copied elsewhere before.
-
-    Args:
-        cluster: The cluster where the flow stores its positions, normally the target.
-        topic: ``mm2-offset-map.<source>.internal``.
-        connector: Use this connector's positions; None: the newest if several connectors copy a partition.
-        partitions: Source partitions to read; None for all.
-        must_be_seen: If False, a topic without the right to DESCRIBE counts as empty, and ``unseen`` says why.
-    """
+    """The offset map of a flow; a source partition has several pairs if a topic was recreated, or it was copied
+    elsewhere before. Without a ``connector`` the newest counts, without ``partitions`` all are read. Unless it
+    ``must_be_seen``, a topic without the right to DESCRIBE counts as empty, and ``unseen`` says why."""
 
     def __init__(
         self,
@@ -236,9 +225,7 @@ class MapReader:
         must_be_seen: bool = True,
         limits: MapLimits | None = None,
     ) -> None:
-        self._cluster = cluster
-        self._topic = topic
-        self._connector = connector
+        self._cluster, self._topic, self._connector = cluster, topic, connector
         self._wanted = None if partitions is None else frozenset(partitions)
         self._must_be_seen = must_be_seen
         self._limits = limits or MapLimits()
@@ -279,7 +266,6 @@ class MapReader:
         return None if position is None else MapPair.of(position)
 
     def position(self, source: TopicPartition) -> Position | None:
-        """Return the newest stored position."""
         return next(reversed(self._positions[source].values())).position if source in self._positions else None
 
     def positions(self, source: TopicPartition) -> list[Position]:
@@ -298,8 +284,7 @@ class MapReader:
         return [index.place(at) for at in range(len(index))]
 
     async def forward(self, pair: MapPair, upstream: int) -> MappedOffset | None:
-        """Return the target offset where a consumer that would read ``upstream`` next continues; None without a map.
-        The caller decides about offsets BELOW or BEYOND it. Errors as :meth:`follow`."""
+        """Return the target offset for a consumer that would read ``upstream`` next; None without a map."""
         return await self._look_up(pair, upstream, PairIndex.forward)
 
     async def reverse(self, pair: MapPair, downstream: int) -> MappedOffset | None:
@@ -343,11 +328,8 @@ class MapReader:
         raise RetriableError(f"cluster {self._cluster.name}: {self._topic} changes faster than it can be read")
 
     async def follow(self) -> None:
-        """Read what was added since the last call. A missing topic is an empty map.
-
-        Raises RetriableError if the cluster does not answer in time, SecurityError if the right to READ or DESCRIBE the
-        topic is missing, LaterFormat if a later version wrote into it.
-        """
+        """Read what was added since the last call. A missing topic is an empty map. Raises RetriableError,
+        SecurityError, and LaterFormat if a later version wrote into it."""
         self.is_whole = False
         began_ms = wall_ms()
         if began_ms - self._followed_ms > _TOMBSTONES_MS:

@@ -1,11 +1,8 @@
 """Show the offset map of a flow, and rebuild it from both logs if it was lost or never written.
 
-The view reads from the target only, whether a worker runs or not.
-
-A rebuild fills the map below its beginning. Both logs are read once, side by side and downwards, with bounded memory;
-:mod:`connectors.offset_map.log_alignment` decides what is proven. The chunks are added to the map's topic below
-everything that the flow's task writes, so the two never write the same key. Readers use them at once; the task trims
-them after its next start.
+The view reads from the target only. A rebuild fills the map below its beginning, from what both logs prove (see
+:mod:`connectors.offset_map.log_alignment`). Its chunks are below everything that the flow's task writes, so the two
+never write the same key. Readers use them at once; the task trims them after its next start.
 """
 
 from __future__ import annotations
@@ -18,6 +15,7 @@ from uuid import UUID
 
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import closing
 from connect.kafka.log.offsets import EARLIEST, list_offset
 from connect.kafka.log.producer import OutRecord, PlainWriter
 from connect.wire import batch as wire
@@ -84,7 +82,7 @@ async def read_map(settings: MirrorSourceSettings, clients: FlowClients, questio
     wanted = None
     if question.topic is not None and question.partition is not None:
         wanted = [TopicPartition(question.topic, question.partition)]
-    try:
+    async with closing(store):
         reader = MapReader(store, settings.map_topic, connector=settings.name, partitions=wanted)
         await reader.follow()
         views = []
@@ -92,8 +90,6 @@ async def read_map(settings: MirrorSourceSettings, clients: FlowClients, questio
             if question.is_about(source):
                 views += [await _view(reader, source, pair, question) for pair in _pairs(reader, source)]
         return views
-    finally:
-        await store.close()
 
 
 def _pairs(reader: MapReader, source: TopicPartition) -> Sequence[MapPair]:
@@ -169,18 +165,14 @@ class Rebuilt:
 
 
 class LogFeed:
-    """Reads one partition from ``top`` down to its beginning, as items to compare. Errors of every method:
-    RetriableError (it cannot be read now), PermanentError (a batch is damaged)."""
+    """Reads one partition from ``top`` downwards, as items to compare. Raises RetriableError, PermanentError."""
 
     def __init__(
         self, cluster: Cluster, partition: TopicPartition, topic_id: UUID | None, top: int, *, read_committed: bool
     ) -> None:
-        self.top = top
-        self._end = top
+        self.top, self._end = top, top
         self._start = 0
-        self._step = _STEP
-        self._cluster = cluster
-        self._partition = partition
+        self._step, self._cluster, self._partition = _STEP, cluster, partition
         self._topic = fetch_api.TopicOnWire(partition.topic, topic_id)
         self._read_committed = read_committed
         isolation = fetch_api.READ_COMMITTED if read_committed else fetch_api.READ_UNCOMMITTED
@@ -289,9 +281,7 @@ class Rebuilder:
     """Rebuilds the maps of one flow, partition by partition; it leaves both clusters open."""
 
     def __init__(self, settings: MirrorSourceSettings, source: Cluster, target: Cluster) -> None:
-        self._settings = settings
-        self._source = source
-        self._target = target
+        self._settings, self._source, self._target = settings, source, target
         self._maps = MapReader(target, settings.map_topic, connector=settings.name)
 
     async def partitions(self) -> list[TopicPartition]:
@@ -356,11 +346,8 @@ async def rebuild_maps(
         raise ConfigError(f"the map of {settings.flow} cannot be rebuilt: {key} makes copies unlike their sources", key)
     source = Cluster(clients.replication_consumer(0), settings.source_alias)
     target = Cluster(clients.offsets(), settings.target_alias)
-    try:
+    async with closing(source, target):
         rebuilder = Rebuilder(settings, source, target)
         for partition in await rebuilder.partitions():
             if is_wanted(partition):
                 done(await rebuilder.rebuild(partition))
-    finally:
-        await source.close()
-        await target.close()

@@ -1,8 +1,5 @@
-"""MirrorSource's connector syncs remote topics with the source, assigns partitions and checks broker versions.
-
-Its jobs run in Java's order (Kafka ``MirrorSourceConnector.start``) on one :class:`Schedule`. Brokers that are too old
-are refused by the API versions that they offer.
-"""
+"""MirrorSource's connector syncs remote topics with the source, assigns partitions and refuses old brokers. Its jobs
+run in Java's order (Kafka ``MirrorSourceConnector.start``) on one :class:`Schedule`."""
 
 from __future__ import annotations
 
@@ -101,12 +98,8 @@ class MirrorSourceConnector:
         access: AccessSync | None = None,
         offset_syncs: OffsetSyncsTopic | None = None,
     ) -> None:
-        self._settings = settings
-        self._props = props
-        self._source = source
-        self._target = target
-        self._admin = admin
-        self._access = access
+        self._settings, self._props, self._source, self._target = settings, props, source, target
+        self._admin, self._access = admin, access
         #: Partitions to copy, in order; None until the first refresh.
         self._partitions: list[TopicPartition] | None = None
         #: Selected partitions, in order; some cannot be copied yet.
@@ -141,22 +134,16 @@ class MirrorSourceConnector:
             self._schedule.add(DELETIONS, self._deletion.run, self._deletion.interval_s, at_once=True)
 
     async def start(self, context: SourceConnectorContext) -> None:
-        """Create missing remote topics, then start the jobs, each at its interval.
-
-        Raises :class:`RetriableError` if a cluster does not answer, and :class:`PermanentError`, such as
-        :class:`BrokersTooOld`. May be called again after an error.
-        """
+        """Create missing remote topics, then start the jobs. Raises :class:`RetriableError`, and
+        :class:`PermanentError`, such as :class:`BrokersTooOld`. May be called again after an error."""
         self._context = context
         await refuse_old_clusters(self._source, self._target)
         await self._refresh()
         self._schedule.begin()
 
     def task_configs(self, max_tasks: int, present: Sequence[Mapping[str, str]] = ()) -> list[dict[str, str]]:
-        """Return Java's task configs: the connector's props with ``task.assigned.partitions`` and ``task.index``.
-
-        Partitions stay in their task of the ``present`` configs if possible. Before the first refresh, no partition is
-        removed that ``topics`` still selects.
-        """
+        """Return Java's task configs. Partitions stay in their task of the ``present`` configs if possible. Before the
+        first refresh, no partition is removed that ``topics`` still selects."""
         before = assigned_before(present)
         there = {partition for own in before for partition in own}
         if self._partitions is None:

@@ -1,14 +1,10 @@
 """Decide when an epoch ends, open the next slice, and change a task's partitions from one slice to the next.
 
-A slice copies the same partitions from start to end. While it copies, new partitions are taken over, unless that would
-claim the task's own transactional id. If another task of the connector is about to hand a partition over, this task
-waits, because a fence would end that task's slice. The next slice copies the new partitions that are ready, without
-those that the task has lost. So a slow change delays no partition that is already copied.
-
-The task's own id is claimed only between two slices. Partitions that need it wait for that, as unavailable ones do.
-
-Each step follows only from the config, the ledger and the store. So after an interruption (an epoch that ends, a lost
-slice, a stop) the next step simply looks again.
+A slice copies the same partitions from start to end. While it copies, new partitions are taken over, unless that needs
+the task's own transactional id, which is claimed only between two slices, or another task of the connector is about to
+hand them over, whose slice a fence would end. The next slice copies the new partitions that are ready, so a slow change
+delays no other. Each step follows only from the config, the ledger and the store, so after an interruption the next one
+simply looks again.
 """
 
 from __future__ import annotations
@@ -73,12 +69,8 @@ class Reconfiguring:
         ledger.want(self.wanted)
         #: Whether the current producer has a transactional id.
         self.is_fencing = True
-        self._name = name
-        self._transactional_id = transactional_id
-        self._ledger = ledger
-        self._store = store
-        self._waiting = waiting
-        self._joins = joins
+        self._name, self._transactional_id, self._ledger = name, transactional_id, ledger
+        self._store, self._waiting, self._joins = store, waiting, joins
         self._changed = asyncio.Event()
         self._producer: ProducerIdAndEpoch | None = None
         #: Target partitions that the current producer may have written.
@@ -120,10 +112,7 @@ class Reconfiguring:
 
     async def until_due(self, handle: SliceHandle, length_s: float) -> None:
         """Take over joining partitions until the epoch of ``handle`` is due to end: after ``length_s``, or soon after a
-        change.
-
-        Raises :class:`SliceLost` if the slice ends by itself, and errors that are not retriable.
-        """
+        change. Raises :class:`SliceLost` if the slice ends by itself, and errors that are not retriable."""
         clock = asyncio.get_running_loop().time
         ends_s, pauses = clock() + length_s, Pauses(_RETRY_S, _MAX_RETRY_S)
         while clock() < min(ends_s, self._due_s()):
@@ -141,10 +130,8 @@ class Reconfiguring:
                     await self._changed.wait()
 
     async def wait_for_others(self, loaded: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
-        """Wait until other tasks have handed these partitions over; return what the store then says of them.
-
-        Raises :class:`RetriableError` if one is no longer wanted, because its new owner must not be fenced.
-        """
+        """Wait until other tasks have handed these partitions over; return what the store then says of them. Raises
+        :class:`RetriableError` if one is no longer wanted, because its new owner must not be fenced."""
         starts = dict(loaded)
         clock = asyncio.get_running_loop().time
         until_s = clock() + HAND_OVER_S
@@ -224,18 +211,14 @@ class Reconfiguring:
         return [
             source
             for source, start in starts.items()
-            if (position := start.position) is not None
-            and not position.is_handed_over
+            if (position := start.unclean_position) is not None
             and position.transactional_id != self._transactional_id
             and position.transactional_id.rpartition("-")[0] == family
         ]
 
     def _needs_own_id(self, pair: PartitionPair, start: Start) -> bool:
-        """Return whether a takeover has to claim our own transactional id first.
-
-        Because under the same producer epoch a leader treats a second sequence 0 as a duplicate. A position without an
-        id may have our producer id, with an epoch above ours.
-        """
+        """Return whether our own transactional id has to be claimed first: under the same producer epoch a leader
+        treats a second sequence 0 as a duplicate, and a position without an id may have our producer id."""
         if not self.is_fencing or pair.target in self._written:
             return True
         position = start.position
@@ -251,10 +234,7 @@ async def open_next(
     defects: Defects,
     name: str,
 ) -> SliceHandle:
-    """Open the next epoch's slice; retry until it opens. Set ``no_slot`` if it waits for a Spark slot.
-
-    Raises :class:`connectors.source.slice_handle.TaskDefective`, and errors that are not retriable.
-    """
+    """Open the next slice, with retries; set ``no_slot`` if it waits for a slot. Raises TaskDefective."""
     while True:
         following = new_slice()
         following.on_no_slot = no_slot.set

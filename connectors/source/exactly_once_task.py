@@ -42,13 +42,8 @@ _SKIPS_REPORTED_S: Final = 1.0
 
 
 class ExactlyOnceTask(MirrorSourceTask):
-    """A task that copies in transactions; see the module.
-
-    Args:
-        store: Writes into ``transactions``.
-        plain_id: The transactional id of the store of a predecessor without exactly-once.
-        check_newest: Raises if another worker owns the task; awaited after the id is claimed.
-    """
+    """A task that copies in transactions. ``plain_id``: the transactional id of the store of a predecessor without
+    exactly-once. ``check_newest``, awaited after the claim, raises if another worker owns the task."""
 
     _lets_join = False
 
@@ -63,9 +58,7 @@ class ExactlyOnceTask(MirrorSourceTask):
         check_newest: Callable[[], Awaitable[None]] | None,
     ) -> None:
         super().__init__(settings, services, store)
-        self._transactions = transactions
-        self._rhythm = rhythm
-        self._plain_id = plain_id
+        self._transactions, self._rhythm, self._plain_id = transactions, rhythm, plain_id
         self._check_newest = check_newest
         #: Whether no transaction can be open, so that the ledger has what is committed.
         self._is_settled = False
@@ -126,8 +119,7 @@ class ExactlyOnceTask(MirrorSourceTask):
             handle.give_up(SliceDefect(f"{type(error).__name__}: {error}"))
 
     async def _enlist(self, handle: SliceHandle, targets: Collection[TopicPartition]) -> None:
-        """Add target partitions to the transaction. The slice stops those that we may not write to, as it does when
-        Produce is refused."""
+        """Add target partitions to the transaction; the slice stops those that we may not write to."""
         wanted, refused = set(targets), set[TopicPartition]()
         while True:
             try:

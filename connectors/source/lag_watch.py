@@ -1,9 +1,5 @@
-"""Watch the lag of the mirrors of a worker, at an interval.
-
-A task reports the current lag and state of the partitions that it copies. For partitions that are stopped or waiting,
-whose task is paused or has failed, or whose connector is STOPPED, the watch polls the source. It also reads the sizes
-and ages of the partitions that have moved since.
-"""
+"""Watch the lag of the mirrors of a worker. A task reports the current lag and state of the partitions that it copies;
+the watch polls the source for others, and the sizes and ages of partitions that have moved since."""
 
 from __future__ import annotations
 
@@ -86,8 +82,7 @@ class LagWatch:
     """Polls the lag of one worker's mirrors into ``host.seen``."""
 
     def __init__(self, host: MirrorHost, here: ConnectorsHere) -> None:
-        self._host = host
-        self._here = here
+        self._host, self._here = host, here
         self._watched: dict[str, _Watched] = {}
         self._due_s: dict[str, float] = {}
         self._said: dict[str, str] = {}
@@ -191,8 +186,7 @@ class LagWatch:
     async def _read(
         self, name: str, watched: _Watched, tasks: Sequence[TaskReport], *, is_same: bool
     ) -> tuple[dict[TopicPartition, PartitionLag], tuple[Resting, ...]]:
-        """Read the lag of the partitions that are not known to be at rest; return it, and those whose tasks do not
-        run. ``is_same``: whether the tasks that run here are those of the last poll."""
+        """Read the lag of partitions not known to be at rest; return it, and those whose tasks do not run."""
         moved: dict[TopicPartition, tuple[MirrorSourceTask, Entry]] = {}
         positions: dict[TopicPartition, int] = {}
         at_rest, known = watched.at_rest, self._host.seen[name].lags if name in self._host.seen else {}
@@ -233,8 +227,7 @@ class LagWatch:
         self._host.seen[name] = _of_stopped(watched.settings.flow_name, seen, noted)
 
     def _starting(self, name: str, tasks: Sequence[TaskReport]) -> set[int]:
-        """Return the tasks that are reading their stored positions and will report them soon, so that the watch does
-        not read them too; none once that takes long."""
+        """Return the tasks that will soon report the positions they are reading; none once that takes long."""
         here = {index for (of, index), task in self._host.running.items() if of == name and task.state != STARTING}
         starting = {task.task for task in tasks if task.state in _TO_RUN} - here
         if not starting:

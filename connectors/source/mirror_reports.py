@@ -1,9 +1,6 @@
-"""Report a mirror over REST: its lag, its partitions, the verdict on its flow, and what the dashboard shows.
-
-The lag and the states of partitions are those of the whole flow, because they are stored on the target. What only a
-task knows (rates, batches, Spark, records left out, why it starts again) is of the tasks of this worker;
-:mod:`rest.ui.flows_and_workers` asks the other workers of the flow for theirs.
-"""
+"""Report a mirror over REST: its lag, its partitions, the verdict on its flow, and what the dashboard shows. Lag and
+states of partitions are of the whole flow, because they are stored on the target. Other figures are of the tasks of
+this worker; :mod:`rest.ui.flows_and_workers` asks the other workers for theirs."""
 
 from __future__ import annotations
 
@@ -69,7 +66,6 @@ class Asked:
 
     @property
     def look(self) -> FlowLook:
-        """What was last read of its flow."""
         return self.host.look_of(self.settings.name)
 
     @property
@@ -83,8 +79,7 @@ class Asked:
 
 
 async def mirror_report(kind: str, asked: Asked, parts: FlowParts, query: Mapping[str, str]) -> dict[str, Any]:
-    """Return the JSON of one of :data:`KINDS`. Raises ConfigError if ``top`` of the query is not a number, and
-    HeliographError if a cluster does not answer."""
+    """Return the JSON of one of :data:`KINDS`. Raises ConfigError for the query, and HeliographError."""
     if kind == PARTITIONS:
         return await partitions_report(asked, parts, query)
     if kind == VERDICT:
@@ -152,9 +147,7 @@ def _partition_row(
 
 
 async def verdict_report(asked: Asked, parts: FlowParts, query: Mapping[str, str]) -> dict[str, Any]:
-    """Return a verdict with its facts; both clusters are read every few seconds at most.
-
-    ``query`` may name the ``rest`` URL and the ``file`` that commands of actions shall have."""
+    """Return a verdict with its facts. ``query``: ``rest`` URL and ``file`` that commands of actions have."""
     look = asked.look
     async with look.reading:
         if time.monotonic() > look.fresh_until_s:
@@ -316,8 +309,7 @@ def details(tasks: Sequence[TaskReport], verdict: Mapping[str, Any]) -> dict[str
 
 
 def search(asked: Asked, query: Mapping[str, str]) -> dict[str, Any]:
-    """Return the partitions whose source or target name contains ``text`` and that are in ``state``: those that do not
-    copy first, then by lag, ``top`` at most."""
+    """Return partitions by ``text`` in a name and by ``state``: those that do not copy first, then by lag."""
     text, state = query.get("text", "").strip().lower(), query.get("state", "")
     top = rows_asked(query.get("top", str(_FOUND)), _MOST_FOUND)
     states = asked.look.states

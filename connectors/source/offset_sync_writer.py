@@ -1,8 +1,5 @@
-"""Decide when an offset sync is due, and write the syncs of one task without delaying its copy.
-
-Kafka's ``OffsetSyncWriter``, which handles single records. This one handles whole runs, at a cost that grows with the
-number of due syncs only.
-"""
+"""Decide when an offset sync is due, and write the syncs of one task without delaying its copy. Kafka's
+``OffsetSyncWriter`` handles single records, this one whole runs, at a cost that grows with the due syncs only."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from typing import Final, NamedTuple, Self
 from connect.core.errors import HeliographError
 from connect.core.model import NewTopic
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import Pauses, Scope, is_set_within
+from connect.kafka.concurrency import Pauses, Scope, closing, is_set_within
 from connect.kafka.log.producer import OutRecord, PlainWriter
 from connect.kafka.log.topic_admin import Admin, TopicExists
 from connectors.config.client_config import FlowClients
@@ -42,11 +39,8 @@ class SyncedPartition:
     synced_downstream: int = -1
 
     def advance(self, run: Run, lag_max: int) -> range:
-        """Add a run of acknowledged records; return the upstream offsets that a sync is due for.
-
-        A sync is due for the first record; when the last sync is more than ``lag_max`` records old; when upstream
-        offsets skip or go back; and when downstream offsets go back.
-        """
+        """Add a run of acknowledged records; return the upstream offsets that a sync is due for: the first record,
+        after ``lag_max`` records, and where upstream offsets skip or either goes back."""
         upstream, downstream, count = run
         far = self.synced_downstream + 1 + lag_max - downstream
         at_once = (
@@ -61,12 +55,8 @@ class SyncedPartition:
 
 
 class PendingOffsetSyncs:
-    """The pending syncs of one task, in order.
-
-    A due sync may be written at once. The last record of each partition may be synced at a commit, due or not, so that
-    the sync of an idle partition is up to date. Of pending syncs Java keeps the newest of each partition; this class
-    keeps some more, spaced wider the older they are.
-    """
+    """The pending syncs of one task, in order. Due ones may be written at once, that of the last record at a commit, so
+    that idle partitions are up to date. Java keeps the newest of each partition; older ones are spaced wider here."""
 
     def __init__(self, lag_max: int) -> None:
         self._lag_max = lag_max
@@ -178,8 +168,7 @@ class OffsetSyncsTopic:
 
     def __init__(self, settings: OffsetSyncsSettings, admin: Admin, label: str) -> None:
         self._wanted = topic_of_syncs(settings)
-        self._admin = admin
-        self._label = label
+        self._admin, self._label = admin, label
         self._is_there = False
         self._said = ""
 
@@ -188,7 +177,16 @@ class OffsetSyncsTopic:
         try:
             await self._make()
         except HeliographError as error:
-            self._say(error)
+            if str(error) != self._said:
+                log.warning(
+                    "%s: the offset-syncs topic may be missing: %s (offset-syncs.topic.replication.factor=%s); trying "
+                    "again in %g s",
+                    self._label,
+                    error,
+                    self._wanted.replication_factor,
+                    LOOK_EVERY_S,
+                )
+            self._said = str(error)
         else:
             self._is_there, self._said = True, ""
 
@@ -208,37 +206,15 @@ class OffsetSyncsTopic:
         elif not isinstance(outcome, TopicExists):
             raise outcome
 
-    def _say(self, error: HeliographError) -> None:
-        if str(error) != self._said:
-            log.warning(
-                "%s: the offset-syncs topic may be missing: %s (offset-syncs.topic.replication.factor=%s); trying "
-                "again in %g s",
-                self._label,
-                error,
-                self._wanted.replication_factor,
-                LOOK_EVERY_S,
-            )
-            self._said = str(error)
-
 
 class SyncWriter:
-    """Writes offset syncs in the background, one request at a time, from the acknowledged runs and commits it gets.
-
-    A context manager. Its exit writes pending syncs, for two seconds at most, and none if the last write failed.
-
-    A failed write is logged once and retried, and the copy continues. A request that timed out may arrive after the
-    next one; readers then drop their older syncs, and translate to earlier offsets, never to later ones. With
-    exactly-once, runs are added when their transaction is committed, and syncs are written outside of it.
-
-    Args:
-        label: Starts each log line.
-        lag_max: The value of ``offset.lag.max``.
-        write: Writes to the cluster that has the topic, as ``PlainWriter.write``.
-    """
+    """Writes offset syncs in the background, one request at a time. Its exit writes pending ones, for two seconds at
+    most, and none if the last write failed, which is logged once and retried while the copy continues. A request that
+    timed out may arrive after the next one; readers then translate to earlier offsets, never to later ones. With
+    exactly-once, runs are added when their transaction is committed."""
 
     def __init__(self, label: str, topic: str, lag_max: int, write: Write) -> None:
-        self._label = label
-        self._topic = topic
+        self._label, self._topic = label, topic
         self._syncs = PendingOffsetSyncs(lag_max)
         self._write_records = write
         self._wanted = asyncio.Event()
@@ -260,10 +236,8 @@ class SyncWriter:
         self._wake()
 
     async def leave(self, sources: Collection[TopicPartition]) -> None:
-        """Write the pending syncs of partitions that another task gets, before that task may write their syncs.
-
-        After two seconds the rest is dropped, because after the other task's syncs it would make readers drop those.
-        """
+        """Write the pending syncs of partitions that another task gets, before that task may write their syncs. After
+        two seconds the rest is dropped, because after the other task's syncs it would make readers drop those."""
         syncs = self._syncs.leave(sources)
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WRITE_S), self._one_request:
@@ -322,7 +296,9 @@ class SyncWriter:
         try:
             await self._write_records(records)
         except HeliographError as error:
-            self._say(error)
+            if str(error) != self._said:
+                log.warning("%s: offset syncs are not written: %s; retrying, the copy continues", self._label, error)
+            self._said = str(error)
             return False
         except Exception as error:
             if not self._said:
@@ -333,11 +309,6 @@ class SyncWriter:
             log.info("%s: offset syncs are written to %s again", self._label, self._topic)
             self._said = ""
         return True
-
-    def _say(self, error: HeliographError) -> None:
-        if str(error) != self._said:
-            log.warning("%s: offset syncs are not written: %s; retrying, the copy continues", self._label, error)
-            self._said = str(error)
 
 
 def syncs_topic(settings: MirrorSourceSettings, clients: FlowClients) -> OffsetSyncsTopic | None:
@@ -359,12 +330,9 @@ async def sync_writer(
         yield None
         return
     cluster = Cluster(clients.offset_syncs_producer(task), _place(settings, syncs))
-    try:
-        write = PlainWriter(cluster).write
-        async with SyncWriter(f"{settings.flow} task {task}", syncs.topic, syncs.lag_max, write) as made:
-            yield made
-    finally:
-        await cluster.close()
+    writer = SyncWriter(f"{settings.flow} task {task}", syncs.topic, syncs.lag_max, PlainWriter(cluster).write)
+    async with closing(cluster), writer as made:
+        yield made
 
 
 def _place(settings: MirrorSourceSettings, syncs: OffsetSyncsSettings) -> str:

@@ -1,7 +1,5 @@
-"""MirrorSource's plugin creates its connector and tasks from properties, and reports their state over REST.
-
-It has Java's class name. Any worker of the group can report the mirror's lag and the states of its partitions.
-"""
+"""MirrorSource's plugin, with Java's class name, creates its connector and tasks from properties. Any worker of the
+group can report the mirror's lag and the states of its partitions over REST."""
 
 from __future__ import annotations
 
@@ -81,8 +79,7 @@ class MirrorSource(MirrorConnector):
     """Finds topics, creates remote topics and assigns partitions to tasks, on the clusters of one flow."""
 
     def __init__(self, host: MirrorHost, more_reports: MoreReports | None = None) -> None:
-        self._host = host
-        self._more_reports = more_reports
+        self._host, self._more_reports = host, more_reports
         self._inner: MirrorSourceConnector | None = None
         self._closing = AsyncExitStack()
 
@@ -216,17 +213,8 @@ class MirrorSourceEngineTask(EngineTask):
                 attempt += 1
                 began_s = time.monotonic()
                 states = Records(PARTITION_STATES, parts.store, parts.admin, record_settings(settings))
-                services = TaskServices(
-                    engine,
-                    links,
-                    parts.clusters,
-                    parts.admin,
-                    syncs,
-                    states,
-                    self._host.holds,
-                    self.meter,
-                    self.topic_used,
-                )
+                of_task = syncs, states, self._host.holds, self.meter, self.topic_used
+                services = TaskServices(engine, links, parts.clusters, parts.admin, *of_task)
                 task_settings = _task_settings(settings, clients, self._props, self._host)
                 task = self._task(settings, task_settings, services, parts)
                 try:
@@ -249,8 +237,7 @@ class MirrorSourceEngineTask(EngineTask):
             self._inner.stop()
 
     def reconfigure(self, props: Props) -> bool:
-        """Change the task's partitions while it copies. Return False if it has to restart: for any other change, and
-        under exactly-once."""
+        """Change the task's partitions while it copies. Return False if it has to restart instead."""
         changed = {key for key in {*props, *self._props} if props.get(key) != self._props.get(key)}
         if changed - _OF_THE_CONNECTOR or isinstance(self._inner, ExactlyOnceTask):
             return False

@@ -1,7 +1,5 @@
-"""The worker's end of one slice: its Spark job, link and lease, and the settings and defects of its task.
-
-A defect is an error that looks like a bug in this project. Retries seldom fix a bug, so a task fails after a few.
-"""
+"""The worker's end of one slice: its Spark job, link and lease, and the settings and defects of its task. A defect
+looks like a bug in this project, which retries seldom fix, so a task fails after a few."""
 
 from __future__ import annotations
 
@@ -70,13 +68,8 @@ def _renewed(settings: protocol.SliceSettings) -> protocol.SliceSettings:
 
 
 class SliceHandle:
-    """Opens one slice and controls it.
-
-    Args:
-        on_progress: Gets each partition's report, in order.
-        open_timeout_s: How long Spark may take to run the slice before it is checked for being frozen; multiplied by
-            the engine's ``timeout_factor``.
-    """
+    """Opens one slice and controls it. ``on_progress`` gets each partition's report. ``open_timeout_s``, times the
+    engine's ``timeout_factor``: after it Spark is checked for being frozen."""
 
     def __init__(
         self,
@@ -91,11 +84,9 @@ class SliceHandle:
         self.pid = 0
         #: Set when the slice ends: None after a clean «done», else the error.
         self.ended: asyncio.Future[HeliographError | None] = asyncio.get_running_loop().create_future()
-        self._engine = engine
-        self._links = links
+        self._engine, self._links = engine, links
         self._settings = _renewed(settings)
-        self._on_progress = on_progress
-        self._open_timeout_s = open_timeout_s
+        self._on_progress, self._open_timeout_s = on_progress, open_timeout_s
         self._name = f"{settings.flow} task {settings.task}"
         self._ticket: Ticket | None = None
         self._job: Job | None = None
@@ -125,11 +116,8 @@ class SliceHandle:
             await asyncio.sleep(_RENEWAL_LOOK_S)
 
     async def open(self, pairs: Collection[tuple[TopicPartition, TopicPartition]] = ()) -> None:
-        """Start the job and wait until its slice has its configuration and connections to the leaders of ``pairs``.
-
-        ``pairs``: the source and target partitions to copy, as far as they are known.
-        Raises :class:`SliceLost` if the slice does not start, and the engine's errors.
-        """
+        """Start the job and wait until its slice has its configuration and connections to the leaders of the known
+        ``pairs`` of source and target. Raises :class:`SliceLost`, and the engine's errors."""
         ticket = self._ticket = self._links.expect(self._name, self.epoch)
         try:
             self._job = await self._engine.start_job(self._links.payload(ticket), self._settings.transform_sql)
@@ -154,10 +142,7 @@ class SliceHandle:
         await self._until(self._ready.wait())
 
     async def _linked(self, ticket: Ticket, job: Job) -> tuple[ServedLink, protocol.Message]:
-        """Wait until Spark runs the slice; return its link and hello.
-
-        There is no timeout while all of Spark's slots may be in use, because another job would start no sooner.
-        """
+        """Wait until Spark runs the slice, without timeout while all slots may be in use; return its link and hello."""
         either: list[asyncio.Future[Any]] = [ticket.linked, job.finished]
         began_s = time.monotonic()
         timeout_s = self._open_timeout_s * self._engine.timeout_factor
@@ -225,10 +210,8 @@ class SliceHandle:
         plans: Iterable[protocol.PartitionPlan],
         transactions: protocol.TransactionTerms | None = None,
     ) -> None:
-        """Start the copy, in ``transactions`` if any. The positions of ``plans`` must be stored before.
-
-        All messages are prepared before the first is sent, because the slice accepts no other message between them.
-        """
+        """Start the copy, in ``transactions`` if any. The positions of ``plans`` must be stored before. All messages
+        are prepared before the first is sent, because the slice accepts no other message between them."""
         # Because a consumer, as copying by key uses, is assigned all of its partitions at once.
         first, *more = [[plan.to_wire() for plan in plans]] if self._settings.by_key else await _wired(plans) or [[]]
         self._send(
@@ -256,10 +239,8 @@ class SliceHandle:
         self._send({"type": "hold", "is_held": is_held})
 
     async def stop(self) -> list[TopicPartition]:
-        """Let the slice drain and end; return the partitions whose last batches were not acknowledged.
-
-        A drain takes as long as the target needs. Raises :class:`SliceLost` if the slice does not answer its lease.
-        """
+        """Let the slice drain and end; return the partitions whose last batches were not acknowledged. A drain takes as
+        long as the target needs. Raises :class:`SliceLost` if the slice does not answer its lease."""
         self._send({"type": "stop"})
         await asyncio.wait({self.ended})
         if (error := self.ended.result()) is not None:
@@ -267,11 +248,8 @@ class SliceHandle:
         return self._unclean
 
     async def close(self) -> None:
-        """Close the link and its tasks; cancel a job that does not end by itself.
-
-        Cancel at once if the slice never connected or has surely ended, because Spark would run it again, in the slot
-        that its successor needs. Cancel later if it may be about to end, or has yet to notice that its lease ended.
-        """
+        """Close the link. Cancel the job at once if the slice never connected or has surely ended, because Spark would
+        run it again in its successor's slot; later if it may be about to end, or to notice that its lease ended."""
         await self._scope.close()
         if self._ticket is not None:
             self._links.forget(self._ticket)
@@ -409,8 +387,7 @@ class Defects:
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """Settings of one task. ``epoch_ms``: the length of a Spark job; ``flush_interval_ms``: how often Java's offsets
-    are stored; ``ways``: how records of a source topic are distinguished."""
+    """Settings of one task. ``epoch_ms``: the length of a Spark job; ``ways``: as in a plan."""
 
     flow: FlowName
     transactional_id: str

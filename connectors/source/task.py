@@ -46,9 +46,7 @@ class MirrorSourceTask:
     def __init__(self, settings: TaskSettings, services: TaskServices, store: PositionStore) -> None:
         self.state, self.epoch = "starting", 0
         self.problem = ""  # why it is recovering
-        self._settings = settings
-        self._services = services
-        self._store = store
+        self._settings, self._services, self._store = settings, services, store
         self.ledger = Ledger((), Cadence(flush_s=settings.flush_interval_ms / 1000))
         #: The partitions that moved since the watch of the lag has looked at them; it removes them.
         self.news = self.ledger.reader()
@@ -224,12 +222,9 @@ class MirrorSourceTask:
     async def _prepare(
         self, handle: SliceHandle, opening: asyncio.Task[None]
     ) -> tuple[ProducerIdAndEpoch, set[TopicPartition]]:
-        """Take over and store all start positions, after which the slice that is opening may write. Return its producer
-        and the source partitions whose targets have our marker.
-
-        At the first start takeover and opening run concurrently. Later the fence waits for the slice, because while
-        Spark is down each attempt would leave a marker in all partitions.
-        """
+        """Take over and store all start positions. Return the producer, and the source partitions whose targets have
+        our marker. The first takeover is concurrent with the opening; later ones wait for the slice, because while
+        Spark is down each would leave a marker in all partitions."""
         self._is_taking_over = True
         if self._took_over:
             await opening
@@ -256,7 +251,6 @@ class MirrorSourceTask:
         return found
 
     async def find(self, partitions: Sequence[TopicPartition]) -> list[PartitionPair]:
-        """Return the pairs of the partitions that both clusters know now."""
         return await self._pairing.pairs(partitions)
 
     async def store_left(self) -> None:
@@ -335,7 +329,6 @@ class MirrorSourceTask:
         return await self._store.load(sources)
 
     async def fence_predecessors(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
-        """Fence other tasks from storing positions of these partitions; return what is stored then."""
         async with self._services.clusters.fencing:
             return await self._store.fence_predecessors(starts)
 

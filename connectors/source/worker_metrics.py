@@ -1,8 +1,5 @@
-"""Export the mirror's metrics for Prometheus, with the lag and states of all partitions of the worker's tasks.
-
-The names are those of Java's metrics (``MirrorSourceMetrics``) in the usual exporter. A task reports the current lag
-and state of the partitions that it copies; ``lag_watch.py`` polls the lag of the others.
-"""
+"""Export the mirror's metrics for Prometheus, under the names of Java's (``MirrorSourceMetrics``) in the usual
+exporter, with the lag and states of all partitions of the worker's tasks (see ``lag_watch.py``)."""
 
 from __future__ import annotations
 
@@ -213,8 +210,7 @@ def _reported(side: ClusterContact) -> int:
 
 
 async def mirror_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> list[Metric]:
-    """Return the metrics of all partitions of this process, with a value per partition in each family; other coroutines
-    run in between, because ten thousand partitions take most of a second."""
+    """Return the metrics of all partitions here, while other coroutines run: ten thousand take most of a second."""
     measured, viewed = Families(_PREFIX, _LABELS, _MEASURED), Families(_PREFIX, _LABELS, _OF_VIEWS)
     behind, stopped = Families(_PREFIX, _LABELS, _BEHIND), Families(_PREFIX, _LABELS, _STOPPED)
     flows, contacted = Families(_PREFIX, _LABELS[:2], _OF_FLOWS), Families(_PREFIX, _LABELS[:2], _CONTACT)

@@ -1,8 +1,6 @@
 """The resources of a YAML file: read with the line of every field, chosen by name, in one shape for all API versions.
 
-YAML is read as Kubernetes does, by the rules of go-yaml v2 (``resolve.go`` of ``sigs.k8s.io/yaml``), in which a date is
-text and no number has base 60.
-
+YAML is read by the rules of go-yaml v2 (``resolve.go`` of ``sigs.k8s.io/yaml``): no dates, no numbers of base 60.
 v1alpha1 and v1beta2 refer to clusters by alias (``connectCluster``, ``clusters``), v1 has them inline (``target``,
 ``mirrors[].source``). Checks are those of ``KafkaMirrorMaker2Connectors.validateConnectors``.
 """
@@ -46,10 +44,7 @@ _DECIMAL: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+
 
 @dataclass(frozen=True)
 class Node:
-    """A field of a document; ``path`` is like ``spec.mirrors[0].topicsPattern``.
-
-    ``value`` is plain data: mappings, lists, text, numbers, booleans, None.
-    """
+    """A field of plain data; ``path`` is like ``spec.mirrors[0].topicsPattern``."""
 
     value: Any = field(repr=False)
     path: str
@@ -132,8 +127,7 @@ class Node:
 
 
 def read_documents(text: str, file: str) -> list[Node]:
-    """Return the documents of a text that are not empty. Raises ConfigError if the text is not YAML, has a key twice,
-    an alias or a tag, or is nested too deeply."""
+    """Return the documents of a text that are not empty. Raises ConfigError if it is not plain YAML."""
     found = []
     try:
         for root in yaml.compose_all(text, Loader=_Loader):
@@ -265,8 +259,7 @@ def resources_in(documents: Sequence[Node], file: str) -> list[Node]:
 
 
 def chosen(documents: Sequence[Node], name: str | None, file: str) -> Node:
-    """Return the only resource of a file, or the one with the name. Raises ConfigError if there is none, or several
-    without a name or with the same."""
+    """Return the only resource of a file, or the one with the name. Raises ConfigError if that is not one."""
     found = resources_in(documents, file)
     names = [each.field("metadata").required("name") for each in found]
     if name is None and len(found) > 1:
@@ -280,8 +273,7 @@ def chosen(documents: Sequence[Node], name: str | None, file: str) -> Node:
 
 
 def resource(node: Node) -> Resource:
-    """Return the clusters and mirrors of a resource. Raises ConfigError if the version is not known, a cluster or
-    mirror is missing, or they contradict each other."""
+    """Return the clusters and mirrors of a resource. Raises ConfigError if they are not as its version says."""
     version = node.required("apiVersion")
     if version.removeprefix(_GROUP) not in _VERSIONS or not version.startswith(_GROUP):
         known = ", ".join(_GROUP + each for each in _VERSIONS)

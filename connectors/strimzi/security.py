@@ -1,11 +1,8 @@
 """Translation of a Strimzi cluster's ``tls`` and ``authentication`` to properties of Java clients, and its secrets.
 
 The properties are those of ``KafkaMirrorMaker2Connectors`` in Strimzi's operator, for ``oauth``, which API version v1
-does not have, those of release 0.45. Trusted certificates are listed one by one; the operator copies them into a secret
-first.
-
-Kubernetes' secrets are read from files, ``DIR/<secret>/<key>``, as a pod mounts them. References are Strimzi's,
-``${strimzisecrets:<namespace>/<secret>:<key>}``, so that stored configs have no secrets and Java workers can read them.
+does not have, those of release 0.45. Kubernetes' secrets are read from files, ``DIR/<secret>/<key>``, as a pod mounts
+them. References are Strimzi's, ``${strimzisecrets:<namespace>/<secret>:<key>}``, so that Java workers can read them.
 """
 
 from __future__ import annotations
@@ -31,10 +28,8 @@ _OUTSIDE: Final = ("", ".", "..")
 
 
 def mounted_secrets(params: Mapping[str, str]) -> Provider:
-    """Return a provider of the secrets in the folder that ``directory`` names; a :data:`ProviderFactory`.
-
-    A line end after a value is removed, because editors add it. Raises ValueError if the folder does not exist.
-    """
+    """Return a provider of the secrets in the folder that ``directory`` names; a :data:`ProviderFactory`. A line end
+    after a value is removed, because editors add it. Raises ValueError if the folder does not exist."""
     folder = Path(params.get(DIRECTORY, ""))
     if not params.get(DIRECTORY) or not folder.is_dir():
         raise ValueError(f"{DIRECTORY}: {params.get(DIRECTORY) or 'nothing'} is not a folder")
@@ -82,7 +77,6 @@ class SecretReferences:
     used: list[SecretKey] = field(default_factory=list)
 
     def reference(self, secret: str, key: str, node: Node) -> str:
-        """Return the reference to a key."""
         self.used.append(SecretKey(secret, key, node))
         path = f"{self.namespace}/{secret}" if self.namespace else secret
         return f"${{{PROVIDER}:{path}:{key}}}"
@@ -102,7 +96,6 @@ class SecretReferences:
             self.used.append(SecretKey(path.rpartition("/")[2], key, text))
 
     def missing(self) -> list[SecretKey]:
-        """Return the needed keys that do not exist."""
         needed = {(one.secret, one.key, one.node.path): one for one in self.used}
         return [one for one in needed.values() if one.key not in self.keys.get(one.secret, ())]
 
@@ -155,8 +148,7 @@ _OAUTH_FLAGS: Final = {
 
 
 def client_security(cluster: Node, secrets: SecretReferences) -> dict[str, str]:
-    """Return the security properties of a client of ``cluster``, with references to secrets. Raises ConfigError if a
-    field is missing or wrong, or the type of authentication is not one of Strimzi's."""
+    """Return the security properties of a client of ``cluster``, with references. Raises ConfigError."""
     tls, authentication = cluster.field("tls"), cluster.field("authentication")
     props = _trust(tls, secrets)
     is_sasl = False

@@ -2,8 +2,7 @@
 
 Group, internal topics, names of connectors and keys are the same, so the worker replaces Strimzi's pods, or joins them.
 The rules are those of ``KafkaConnectConfigurationBuilder`` and ``KafkaMirrorMaker2Connectors`` of the operator 1.2.
-
-``autoRestart`` becomes keys of the connector's config. Each field without effect has a notice with its replacement.
+Each field without effect has a notice with its replacement.
 """
 
 from __future__ import annotations
@@ -238,10 +237,7 @@ class WantedConnector:
 
 @dataclass(frozen=True)
 class TranslatedResource:
-    """A resource as a worker's properties and its connectors, with notices on fields and missing secrets.
-
-    ``variables`` are the environment variables that it refers to, each with the field.
-    """
+    """A resource as a worker's properties and connectors. ``variables``: the environment's, each with its field."""
 
     name: str
     worker: Mapping[str, str]
@@ -264,8 +260,7 @@ class TranslatedResource:
                 yield IgnoredField(node.path, node.line, text)
 
     def located(self, error: ConfigError, wanted: WantedConnector | None = None) -> ConfigError:
-        """Return the error with the line of its key: in the connector ``wanted`` or the worker's settings, or in the
-        cluster whose clients have it."""
+        """Return the error with the line of its key: in the connector, the worker's settings, or a cluster."""
         node, key = self.target if wanted is None else wanted.node, error.key or ""
         line = node.lines.get(f"{node.path}.config.{key}", node.line)
         if key in SECURITY.settings:
@@ -417,11 +412,6 @@ def _state(connector: Node) -> TargetState | None:
     if state is None:
         return TargetState.PAUSED if connector.field("pause").text() == "true" else None
     if state not in _STATES:
-        known = ", ".join(_STATES)
-        raise ConfigError(
-            f"{connector.path}.state is '{state}'. Use one of {known}",
-            None,
-            connector.file,
-            connector.field("state").line,
-        )
+        said = f"{connector.path}.state is '{state}'. Use one of {', '.join(_STATES)}"
+        raise ConfigError(said, None, connector.file, connector.field("state").line)
     return _STATES[state]

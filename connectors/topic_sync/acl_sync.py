@@ -1,8 +1,5 @@
-"""Keep ACLs on the target in step with the source's, and record the ACLs that a flow has created there.
-
-The records are in the topic of the offset map on the target. An ACL is recorded before it is created. So after a crash
-a record may name an ACL that does not exist, which does no harm, but this flow knows of every ACL that it created.
-"""
+"""Keep ACLs on the target in step with the source's. A record in the topic of the offset map names each ACL before it
+is created: one too many does no harm, but this flow knows of every ACL that it created."""
 
 from __future__ import annotations
 
@@ -82,8 +79,7 @@ class AccessNotSynced(PermanentError):
 
 @dataclass(frozen=True, slots=True)
 class AccessFlow:
-    """What the job works on: ``flow`` is its name in the log; ``back_topic`` is where the reverse flow would keep its
-    records, on our source."""
+    """What the job works on. ``back_topic``: where the reverse flow would keep its records, on our source."""
 
     flow: str
     names: Names
@@ -91,10 +87,7 @@ class AccessFlow:
 
 
 class AccessSync:
-    """Reads both clusters' ACLs, plans, and applies the plan. Calls must not overlap.
-
-    ``source`` and ``target`` connect as administrators; ``admin`` changes the target.
-    """
+    """Reads both clusters' ACLs as administrator, plans, and applies the plan. Calls must not overlap."""
 
     def __init__(
         self,
@@ -105,20 +98,15 @@ class AccessSync:
         admin: Admin,
         records: Records[AclBinding, bool],
     ) -> None:
-        self._settings = settings
-        self._flow = flow
-        self._source = source
-        self._target = target
-        self._admin = admin
-        self._records = records
+        self._settings, self._flow, self._source, self._target = settings, flow, source, target
+        self._admin, self._records = admin, records
         self._tried: Sequence[AclBinding] | None = None  # the source's ACLs, unless a retry is due soon
         self._held: frozenset[AclBinding] = frozenset()  # wanted ACLs that the target had after the last run
         self._waits = False  # for the next run: what prevents a sync has been logged
         self._said: dict[str, object] = {}
 
     async def run(self) -> None:
-        """Sync now. Raises NotAuthorized or AccessNotSynced if ACLs are refused, RetriableError if a cluster does not
-        answer. A cluster without an authorizer is logged once."""
+        """Sync now. Raises NotAuthorized, AccessNotSynced and RetriableError; a missing authorizer is logged once."""
         self._tried, self._held, self._waits = None, frozenset(), False
         try:
             rules = await describe_acls(self._source, self._asked)
@@ -128,7 +116,7 @@ class AccessSync:
             if not self._settings.dry_run:
                 await self._apply(plan)
         except SecurityDisabled as error:
-            self._say_once("authorizer", logging.INFO, f"{error}; ACLs are not synced")
+            self._say_once("authorizer", f"{error}; ACLs are not synced")
         except RetriableError:
             self._tried = None
             raise
@@ -137,9 +125,8 @@ class AccessSync:
             raise
 
     async def look(self) -> None:
-        """Sync if the source's ACLs have changed or, in full mode, the target has lost one that is wanted; otherwise
-        send one request to each. An error that needs an operator, such as a missing right, is raised once; then only
-        the next run tries again. Raises the errors of ``run``."""
+        """Sync if the source's ACLs have changed or, in full mode, the target has lost a wanted one; send one request
+        to each. An error that needs an operator is raised once; then only the next run tries again."""
         if self._waits:
             return
         try:
@@ -157,8 +144,7 @@ class AccessSync:
         return await self._plan(await describe_acls(self._source, self._asked))
 
     async def _has_lost_some(self) -> bool:
-        """Whether a wanted ACL is missing: in full mode another connector deletes what it has created even if we want
-        it too, because each has its own records."""
+        """Whether a wanted ACL is missing: in full mode another connector may delete what we want too."""
         return self._settings.is_full and not self._held <= set(await describe_acls(self._target, self._asked))
 
     @property
@@ -176,24 +162,18 @@ class AccessSync:
             names,
             resources=settings.resources,
             writes=settings.writes,
-            mirrored=await self._mirrored(),
+            mirrored=[name for name in (await self._source.metadata(None)).topics if names.takes_topic(name)],
             mirrored_back=await self._mirrored_back(),
             made=made,
         )
         return plan_access(wanted, there, made)
-
-    async def _mirrored(self) -> list[str]:
-        topics = (await self._source.metadata(None)).topics
-        return [name for name in topics if self._flow.names.takes_topic(name)]
 
     async def _mirrored_back(self) -> set[AclBinding]:
         topic = self._flow.back_topic
         try:
             return {rule for _, rule in await read_all_records(self._source, topic, ACLS)}
         except NotAuthorized as error:
-            self._say_once(
-                "back", logging.INFO, f"{error}; this matters if the flow in the other direction also syncs ACLs"
-            )
+            self._say_once("back", f"{error}; this matters if the flow in the other direction also syncs ACLs")
             return set()
 
     async def _apply(self, plan: AccessPlan) -> None:
@@ -250,8 +230,8 @@ class AccessSync:
         if len(rules) > _NAMED_AT_MOST:
             log.info("%s: %s: %d more", self._flow.flow, what, len(rules) - _NAMED_AT_MOST)
 
-    def _say_once(self, about: str, level: int, line: str) -> None:
-        log.log(level if self._is_news(about, line) else logging.DEBUG, "%s: %s", self._flow.flow, line)
+    def _say_once(self, about: str, line: str) -> None:
+        log.log(logging.INFO if self._is_news(about, line) else logging.DEBUG, "%s: %s", self._flow.flow, line)
 
     def _is_news(self, about: str, what: object) -> bool:
         before, self._said[about] = self._said.get(about), what

@@ -1,7 +1,5 @@
-"""Describe a run's changes to a cluster as data, so that they can be shown first, and apply those to topics.
-
-Applied changes are logged, and a refused change does not stop the others.
-"""
+"""Describe a run's changes to a cluster as data, so that they can be shown first, and apply those to topics. A refused
+change is logged, and does not stop the others."""
 
 from __future__ import annotations
 
@@ -157,7 +155,6 @@ def _is_made(change: CreateTopic, outcomes: Mapping[str, Exception | None], refu
 
 
 async def add_partitions(admin: Admin, changes: Sequence[AddPartitions], refusals: Refusals) -> list[AddPartitions]:
-    """Add partitions. Return the changes that were made."""
     made = []
     for batch in batches(changes):
         outcomes = await admin.create_partitions({change.topic: change.want for change in batch})
@@ -175,8 +172,7 @@ async def add_partitions(admin: Admin, changes: Sequence[AddPartitions], refusal
 
 
 async def alter_configs(flow: str, admin: Admin, changes: Sequence[AlterConfig]) -> set[str]:
-    """Alter settings. Return topics that were refused. Errors are those of
-    :func:`connect.kafka.log.topic_admin.alter`."""
+    """Alter settings. Return topics that were refused."""
     wanted: dict[str, dict[str, str | None]] = defaultdict(dict)
     for change in changes:
         wanted[change.topic][change.key] = change.after

@@ -1,7 +1,5 @@
-"""Select the topics that a flow mirrors, assign their partitions to tasks, and find the first offset of new ones.
-
-A partition is new when it has no stored position.
-"""
+"""Select the topics that a flow mirrors, assign their partitions to tasks, and find the first offset of those without a
+stored position."""
 
 from __future__ import annotations
 
@@ -35,11 +33,9 @@ def selected(takes: Callable[[str], bool], source: Mapping[str, TopicMetadata]) 
 def assign(
     partitions: Sequence[TopicPartition], tasks_max: int, before: Sequence[Collection[TopicPartition]] = ()
 ) -> list[list[TopicPartition]]:
-    """Assign ``partitions`` to at most ``tasks_max`` tasks, whose counts differ by at most one.
-
-    Round-robin (Kafka ``MirrorSourceConnector.taskConfigs``) if nothing was assigned ``before``. Otherwise as few
-    partitions as possible change their task; each task has its own in the order of ``partitions``.
-    """
+    """Assign ``partitions`` to at most ``tasks_max`` tasks, whose counts differ by at most one. Round-robin (Kafka
+    ``MirrorSourceConnector.taskConfigs``) if nothing was assigned ``before``. Otherwise as few partitions as possible
+    change their task; each task has its own in the order of ``partitions``."""
     tasks = min(tasks_max, len(partitions))
     wanted = set(partitions)
     kept = _kept(wanted, [*before[:tasks], *[()] * (tasks - len(before))])
@@ -99,8 +95,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Where new partitions begin: ``reset_to`` is ``EARLIEST`` or ``LATEST``; committed offsets of ``group``, if not
-    empty, come first (``initial.offsets.group``)."""
+    """Where new partitions begin: at offsets of ``group`` (``initial.offsets.group``), else ``reset_to``."""
 
     reset_to: int
     read_committed: bool
@@ -115,9 +110,7 @@ def begin_of(settings: MirrorSourceSettings) -> Begin:
 async def first_offsets(
     source: Cluster, partitions: Collection[TopicPartition], begin: Begin
 ) -> dict[TopicPartition, int]:
-    """Return the first source offset to copy of each partition. Errors are those of
-    :func:`connect.kafka.log.offsets.list_offsets` and
-    :func:`connect.kafka.log.committed_offsets.committed_offsets`."""
+    """Return the first source offset to copy of each partition."""
     if not partitions:
         return {}
     of_group = await committed_offsets(source, begin.group) if begin.group else {}
@@ -131,8 +124,7 @@ async def first_offsets(
 
 
 async def warn_of_members(source: Cluster, group: str) -> None:
-    """Warn if consumers still copy as ``group``. Errors are those of
-    :func:`connect.kafka.log.committed_offsets.group_state`."""
+    """Warn if consumers still copy as ``group``."""
     members = (await group_state(source, group)).members
     if members:
         log.warning(
@@ -146,12 +138,9 @@ async def warn_of_members(source: Cluster, group: str) -> None:
 
 
 async def warn_of_skipped_backlog(source: Cluster, ends: Mapping[TopicPartition, int]) -> None:
-    """Warn of partitions that have records and begin at their ends (``auto.offset.reset`` = ``latest``).
-
-    At a first start the user asks for that. But brokers delete a group's committed offsets of a deleted topic (Kafka
-    ``GroupCoordinator.onPartitionsDeleted``), so a recreated topic begins at its end too. ``ends``: where partitions
-    without a stored offset begin. Errors are those of :func:`connect.kafka.log.offsets.list_offsets`.
-    """
+    """Warn of partitions that have records and begin at their ``ends`` (``auto.offset.reset`` = ``latest``): brokers
+    delete the committed offsets of a deleted topic (Kafka ``GroupCoordinator.onPartitionsDeleted``), so a recreated one
+    does too."""
     starts = await list_offsets(source, list(ends), EARLIEST) if ends else {}
     behind = sorted(one for one, end in ends.items() if starts[one] < end)
     if behind:

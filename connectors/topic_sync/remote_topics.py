@@ -1,9 +1,5 @@
-"""Plan which remote topics to create and grow, and keep their settings in step with the source's.
-
-The settings follow Kafka's ``MirrorSourceConnector.syncTopicConfigs``. The plan reads both clusters' metadata and the
-source's settings, and changes nothing: the connector carries it out, and commands that only show changes use the same
-plan.
-"""
+"""Plan which remote topics to create and grow, and keep their settings in step with the source's, as Kafka's
+``MirrorSourceConnector.syncTopicConfigs``. The connector and commands that only show changes use the same plan."""
 
 from __future__ import annotations
 
@@ -59,10 +55,8 @@ def wanted_configs(source: TopicConfigs, properties: ConfigPropertyFilter) -> di
 def alterations(
     topic: str, source: TopicConfigs, target: TopicConfigs | None, properties: ConfigPropertyFilter
 ) -> list[AlterConfig]:
-    """Return changes of the remote ``topic``. ``target`` None: its settings are hidden from us, so all are sent.
-
-    A key that the target does not know is left out, because it would make the broker reject the others.
-    """
+    """Return changes of the remote ``topic``. ``target`` None: its settings are hidden from us, so all are sent. A key
+    that the target does not know is left out, because it would make the broker reject the others."""
     changes = []
     for key, value in wanted_configs(source, properties).items():
         has = None if target is None else target.get(key)
@@ -86,10 +80,7 @@ class ConfigSync:
     """Settings of the remote topics of one flow. ``topics`` maps source topics to remote topics."""
 
     def __init__(self, flow: str, source: Cluster, target: Cluster, properties: ConfigPropertyFilter) -> None:
-        self._flow = flow
-        self._source = source
-        self._target = target
-        self._properties = properties
+        self._flow, self._source, self._target, self._properties = flow, source, target, properties
         self._seen: dict[str, dict[str, str | None]] = {}
         self._next = 0
         #: Topics whose settings were hidden when last read, and why.
@@ -166,8 +157,7 @@ _READABLE: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """Source topics with a unique remote name, by topic; for the others a sentence each, why not. ``undecided``: those
-    of the others that would have a name if they are known to have had it before."""
+    """Source topics with a unique remote name; for others why not, ``undecided`` if earlier copies would decide."""
 
     remote: Mapping[str, str]
     problems: Mapping[str, str] = field(default_factory=dict)
@@ -177,12 +167,8 @@ class Naming:
 def name_topics(
     all_names: Callable[[str], Sequence[str]], topics: Sequence[str], copied: Collection[str] = ()
 ) -> Naming:
-    """Name ``topics``. ``all_names`` returns the names of a topic and of all that others make of its records, ours
-    first; it raises PermanentError if there is none.
-
-    Two topics of one name are never merged, whether we fill both or other connectors fill one: the one in ``copied``
-    keeps it, otherwise none has it.
-    """
+    """Name ``topics``. ``all_names`` returns the names of a topic, ours first, and raises PermanentError if there is
+    none. Two topics of one name are never merged: the one in ``copied`` keeps it, otherwise none has it."""
     names: dict[str, Sequence[str]] = {}
     problems: dict[str, str] = {}
     for topic in topics:
@@ -253,8 +239,7 @@ def creations(
     properties: ConfigPropertyFilter,
     replication_factor: int,
 ) -> list[CreateTopic]:
-    """Return remote topics for ``new``, as Java creates them: same partition count, the source's own settings. Topics
-    without ``configs`` are left out: created without them, a compacted topic would lose records."""
+    """Return remote topics as Java creates them. Without ``configs`` a compacted topic would lose records."""
     found = []
     for topic in new:
         if topic.name in configs:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from connect.core.errors import PermanentError
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import gather_limited
+from connect.kafka.concurrency import closing, gather_limited
 from connect.kafka.log.offsets import EARLIEST, LATEST, READ_COMMITTED, list_offset, list_offsets
 from connect.kafka.security.connection_settings import ConnectionSettings
 from connectors.formats.types import TopicPartition
@@ -34,18 +33,10 @@ class TopicsComparison:
 async def compare_topics(
     source: ConnectionSettings, target: ConnectionSettings, topics: Mapping[str, str]
 ) -> TopicsComparison:
-    """Compare what source and target hold at the time of the call; ``topics``: target topic by source topic. Aborted
-    records do not count.
-
-    Raises:
-        ClusterUnreachable: No broker of a cluster answers.
-        PermanentError: A topic does not exist, or the target has fewer partitions.
-        RetriableError: A broker stopped sending.
-    """
-    async with AsyncExitStack() as closing:
-        here, there = Cluster(source), Cluster(target)
-        closing.push_async_callback(here.close)
-        closing.push_async_callback(there.close)
+    """Compare what source and target hold now; ``topics``: target topic by source topic; aborted records do not count.
+    Raises ClusterUnreachable, RetriableError, and PermanentError if topics or partitions are missing."""
+    here, there = Cluster(source), Cluster(target)
+    async with closing(here, there):
         pairs = []
         for name, copy in topics.items():
             count, copies = await _partition_count(here, name), await _partition_count(there, copy)

@@ -72,8 +72,7 @@ _NEVER: Final = 2**63
 
 @dataclass(slots=True)
 class _KeySeen:
-    """What a log has of a key in doubt: its last ``record``, the keys ``behind`` it, and the offsets of what it has of
-    the source's last record, and of the target's."""
+    """What a log has of a key in doubt: its last ``record``, the keys ``behind`` it, and offsets of both last ones."""
 
     record: Any = None
     behind: list[Key] = field(default_factory=list)
@@ -123,8 +122,7 @@ class LastRecords:
         self._source_end = plan.end
 
     def leave(self, lone: Iterable[Lone]) -> None:
-        """Say nothing of the keys of records that retention or a gap explains. Raises PermanentError if they are too
-        many."""
+        """Say nothing of the keys of records that retention or a gap explains. Raises PermanentError."""
         self._left.update(one.record.key for one in lone)
         if len(self._left) * _SUSPECT_BYTES > self._plan.held_bytes:
             raise PermanentError(
@@ -218,8 +216,7 @@ class LastRecords:
         return not (is_target_cleaned and one.is_later[1])
 
     def _is_foreign(self, one: KeyLasts) -> bool:
-        """Whether the target's last record is none that the map knows, and not the source's altered. What lies before
-        the map may be a copy."""
+        """Whether the target's last record is in no map, and not the source's altered; nor before the map."""
         assert one.target is not None
         if one.source is not None and one.source.is_like(one.target):
             return False
@@ -327,8 +324,7 @@ class LastRecords:
         missing, extra = list[Key](), list[Key]()
 
         def place(mine: Key, other: Key) -> int:
-            """Return whether the target's last record of a key lies further on (1) than the source's of one, or before
-            it (-1), or at the same place (0)."""
+            """Compare where the target's last record of a key and the source's of one lie: 1 if it is further on."""
             one, two = both[mine].source, both[other].target
             assert one is not None and two is not None
             for key in (*here[mine].behind, *there[other].behind):

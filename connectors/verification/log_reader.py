@@ -1,9 +1,6 @@
-"""Read the data batches of one partition, fetching ahead. It shares no code with the copy, so that a fault there cannot
-hide itself: requests and answers are kafka-python's, records are decoded by aiokafka's parser. Only the limit for
-decompressed batches is that of the copy.
-
-Control batches and, for a committed view, aborted batches are passed over.
-"""
+"""Read the data batches of one partition, fetching ahead, without control batches and, for a committed view, aborted
+ones. It shares only the limit for decompressed batches with the copy, so that a fault there cannot hide itself:
+requests and answers are kafka-python's, records are decoded by aiokafka's parser."""
 
 from __future__ import annotations
 
@@ -172,14 +169,9 @@ class ReadLimit:
 
 
 class LogReader:
-    """The data batches of ``partition`` with an offset from ``begin`` up to ``end`` (exclusive).
-
-    Args:
-        is_committed: Pass over aborted batches; ``end`` is then at most the last stable offset.
-        fetch_bytes: Of one request; two are held at a time.
-        topic_id: A topic with another id is not read; empty if it is not known.
-        pace: Counts what is read; None if it is not limited.
-    """
+    """The data batches of ``partition`` from ``begin`` to ``end`` (exclusive); with ``is_committed`` without aborted
+    ones, at most to the last stable offset. ``fetch_bytes``: of one request; two are held. A topic with another
+    ``topic_id`` is not read. ``pace`` counts what is read."""
 
     def __init__(
         self,
@@ -200,12 +192,8 @@ class LogReader:
         self.bytes = 0
         #: Return control batches and aborted ones too.
         self.is_whole = False
-        self._cluster = cluster
-        self._partition = partition
-        self._is_committed = is_committed
-        self._fetch_bytes = fetch_bytes
-        self._pace = pace
-        self._position = begin
+        self._cluster, self._partition, self._is_committed = cluster, partition, is_committed
+        self._fetch_bytes, self._pace, self._position = fetch_bytes, pace, begin
         self._leader: tuple[int, UUID | None] | None = None
         self._topic_id = UUID(topic_id) if topic_id else None
         self._batches: deque[LogBatch] = deque()
@@ -444,7 +432,6 @@ class Cursor:
             self.position = self.records[self.at - 1].offset + 1
 
     def take_all(self) -> list[Any]:
-        """Take and return the records that are decoded."""
         records = self.records[self.at :]
         self.take(len(records))
         return records

@@ -1,10 +1,7 @@
 """The forms of the report of a verification: text of at most 80 columns, JSON, and one HTML page.
 
-The page has no script, nothing from elsewhere, and plots as inline SVG. It holds the JSON form, which a browser does
-not run.
-
-The SHA-256 is that of the result as JSON with sorted keys, without spaces and in ASCII. It is not a signature: anyone
-who can change a report can change its sum too, so compare it with the one that the run printed or logged.
+The page has no script and nothing from elsewhere; it holds the JSON form as data. The SHA-256 is that of the result as
+JSON with sorted keys, without spaces and in ASCII. It is not a signature: compare it with the one that the run printed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
-"""Verify a flow: hand its ranges to Spark tasks, add what they find, and store how far each partition is.
-
-A task takes one range after the other over its control link, so a slow one holds nothing up. If Spark loses a task, the
-range goes to the next one. Results are added in the order of a partition's ranges, so a run that was killed and is
-continued ends with the same report.
-"""
+"""Verify a flow: hand its ranges to Spark tasks over control links, add what they find, and store how far each
+partition is. A range of a lost task goes to the next one. Results are added in the order of a partition's ranges, so a
+run that was killed and is continued ends with the same report."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import errno
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -21,7 +18,6 @@ from connect.core.errors import ConfigError, HeliographError, RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Scope, wall_ms
 from connect.kafka.log.topic_admin import Admin
-from connect.kafka.security.connection_settings import ConnectionSettings
 from connect.kafka.threads import LeaseThread
 from connectors.config.mm2_properties import Flow
 from connectors.control_link.protocol import PartitionPlan
@@ -58,8 +54,7 @@ _HELD_SHARE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is: source offsets, source bytes read by it, and differences so far. ``left_s``: -1 if unknown.
-    ``is_spark_up``: whether Spark has run a task, in this run or one before."""
+    """How far a run is. ``left_s``: -1 if unknown. ``is_spark_up``: whether Spark has run a task, now or before."""
 
     flow: str
     offsets: int
@@ -95,13 +90,8 @@ class Verification:
         show: Callable[[Progress], None],
     ) -> None:
         settings = flow.settings()
-        self._flow = flow
-        self._settings = settings
-        self._clusters = clusters
-        self._engine = engine
-        self._links = links
-        self._options = options
-        self._show = show
+        self._flow, self._settings, self._clusters, self._engine = flow, settings, clusters, engine
+        self._links, self._options, self._show = links, options, show
         self._chain = chain_plan(settings.transforms, settings.source_alias, find_plugin, settings.names)
         clients = flow.clients()
         self._clients = (clients.replication_consumer(0), clients.target_admin())
@@ -140,7 +130,9 @@ class Verification:
         except TimeoutError:
             if deadline_s is None:
                 raise
-            return self._unplanned(_without(stored, recreated), began_ms)
+            return self._unplanned(
+                stored and {one: each for one, each in stored.items() if each.pair not in recreated}, began_ms
+            )
         self._unstored |= _outdated(stored, scopes)
         if not unread:  # what was not found is gone
             found = {one.source for one in scopes}
@@ -175,8 +167,8 @@ class Verification:
         )
         if not options.is_part and not (is_late and result.is_equal):
             known = [one.verified for one in scopes]
-            kept = _without(stored, recreated) or {}
-            known += [each for one, each in kept.items() if not options.wants(one.topic)]
+            left = [each for one, each in stored.items() if not options.wants(one.topic)]
+            known += [one for one in left if one.pair not in recreated]
             offsets, is_whole = self._progress(everyone).offsets, not options.topics and not is_late
             try:
                 before = (await self._last.load()).get("", state.LastVerification())
@@ -201,7 +193,6 @@ class Verification:
         )
 
     async def _next(self) -> tuple[_Ranges, int, RangePlan] | None:
-        """Return the next range, of the partitions in turn."""
         async with self._planning:
             if self._again:
                 return self._again.popleft()
@@ -303,8 +294,8 @@ class Verification:
         fetch_bytes = options.memory_bytes // _FETCHES_HELD
         return {
             "type": "config",
-            "source": _named(source).to_wire(),
-            "target": _named(target).to_wire(),
+            "source": source.with_client_id(_CLIENT_ID).to_wire(),
+            "target": target.with_client_id(_CLIENT_ID).to_wire(),
             "aliases": {"source": self._flow.source, "target": self._flow.target},
             "is_committed": self._settings.read_committed,
             "fetch_bytes": min(max(fetch_bytes, _LEAST_FETCH_BYTES), _LARGEST_FETCH_BYTES),
@@ -361,13 +352,6 @@ class Verification:
         )
 
 
-def _without(
-    stored: dict[TopicPartition, state.Verified] | None, recreated: Collection[state.TopicPair]
-) -> dict[TopicPartition, state.Verified] | None:
-    """Return what is stored of logs that are still there."""
-    return None if stored is None else {one: each for one, each in stored.items() if each.pair not in recreated}
-
-
 def _outdated(
     stored: Mapping[TopicPartition, state.Verified], scopes: Sequence[PartitionScope]
 ) -> dict[TopicPartition, state.Verified]:
@@ -377,10 +361,6 @@ def _outdated(
         for one in scopes
         if not one.verified.result.verified_ms and stored.get(one.source) not in (None, one.verified)
     }
-
-
-def _named(settings: ConnectionSettings) -> ConnectionSettings:
-    return settings.with_client_id(_CLIENT_ID)
 
 
 async def _all_of(tasks: list[asyncio.Task[None]], deadline_s: float | None) -> bool:
@@ -412,8 +392,7 @@ def _shown(options: VerifyOptions) -> dict[str, Any]:
 async def verifying(
     flow: Flow, engine: SparkEngine, options: VerifyOptions, find_plugin: FindPlugin, show: Callable[[Progress], None]
 ) -> AsyncIterator[Verification]:
-    """Open what a verification of ``flow`` needs; the caller stops ``engine``. Raises ConfigError, SecurityError or
-    PermanentError."""
+    """Open what a verification of ``flow`` needs; the caller stops ``engine``. Raises ConfigError or PermanentError."""
     settings, clients, leases = flow.settings(), flow.clients(), LeaseThread(_PROGRESS_TIMEOUT_S)
     link = LinkSettings.parse(settings.link_listener, settings.link_advertised_address)
     async with AsyncExitStack() as closing:

@@ -1,9 +1,6 @@
-"""What a verification has reached and what its last run found, stored next to the positions of the flow.
-
-A killed run continues there, and the next one reads only what is new. The record of a partition is JSON behind a
-version, by source partition, in the topic of the offset map. Another one is of the last run: workers, ``heliograph
-status`` and ``failover`` read it without those of all partitions.
-"""
+"""What a verification has reached and what its last run found, stored next to the positions of the flow: for each
+partition, so that the next run reads only what is new, and for the last run, so that workers, ``heliograph status`` and
+``failover`` need not read those of all partitions."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from connectors.flow_facts import VerifiedFacts
 from connectors.flow_progress import PartitionLag
 from connectors.formats.position import KeyKind, text
 from connectors.formats.types import TopicPartition, Wired
-from connectors.internal_topics import PARTITION_STATES, RecordKind, read_records, record_settings
+from connectors.internal_topics import PARTITION_STATES, RecordKind, decompressed, read_records, record_settings
 from connectors.verification.ranges import RangeResult
 from connectors.verification.report import (
     NAMED_DIFFERENCES,
@@ -44,8 +41,6 @@ _NAMED_OF_EACH: Final = 5
 _START_S: Final = 10.0
 #: A run that compared for less time says nothing on the speed.
 _LEAST_S: Final = 1.0
-#: Of a record that is decompressed.
-_MOST_BYTES: Final = 64 * 1024 * 1024
 
 
 class TopicPair(NamedTuple):
@@ -98,10 +93,7 @@ def _is_another(ids: Mapping[str, str] | None, topic: str, before: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Verified(Wired):
-    """How far a partition is verified: ``result`` so far, and where the next range begins in the target.
-
-    ``ids``: of source and target topic; another id means another log.
-    """
+    """How far a partition is verified: ``result`` so far, and where the next range begins in the target."""
 
     result: PartitionResult
     target_to: int
@@ -116,7 +108,6 @@ class Verified(Wired):
         return (self.source_id, self.target_id) == (source_id, target_id)
 
     def with_range(self, found: RangeResult, now_ms: int) -> Verified:
-        """Add the next range of the partition."""
         before = self.result
         # What was not copied yet is in a range by now.
         explained = (one for one in before.explained if one.reason is not RangeReason.NOT_COPIED)
@@ -163,9 +154,8 @@ VERIFIED: Final[RecordKind[TopicPartition, Verified]] = RecordKind(
 async def verification_report(
     settings: MirrorSourceSettings, source: Cluster | None, store: Cluster, query: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return what ``heliograph verify`` has found so far, as :func:`verification_as_json`, and the topics that were
-    ``recreated`` since; ``source`` is None if it does not answer. Errors are those of :func:`read_records`, and
-    ConfigError for a ``top`` that is not a number."""
+    """Return what ``heliograph verify`` has found so far, and the topics ``recreated`` since; ``source`` is None if it
+    does not answer. Raises ConfigError for a ``top`` that is not a number."""
     stored = await read_records(store, record_settings(settings), VERIFIED)
     recreated = await recreated_topics({one.pair for one in stored.values()}, source, store)
     # In a thread, because thousands of partitions take longer than one turn of the event loop may.
@@ -174,13 +164,8 @@ async def verification_report(
 
 
 def verification_as_json(results: Sequence[PartitionResult], query: Mapping[str, str]) -> dict[str, Any]:
-    """Return the results as JSON; ``verified_ms``: of the partition whose last range was compared the longest ago, -1
-    if none was.
-
-    With ``top``, only that number of partitions whose source or target name contains ``search``, each with its first
-    differences, undecided records and explained ranges: most differences first, then most undecided ones, then those
-    compared the longest ago.
-    """
+    """Return the results as JSON. With ``top``, only that number of partitions whose names contain ``search``, with the
+    first differences, undecided records and ranges of each: most differences first, then most undecided ones."""
     shown = _found(results, query) if "top" in query else results
     return {
         "verified_ms": min((one.verified_ms for one in results if one.verified_ms), default=-1),
@@ -215,19 +200,9 @@ def _found(results: Sequence[PartitionResult], query: Mapping[str, str]) -> list
 
 @dataclass(frozen=True, slots=True)
 class LastVerification(Wired):
-    """The last run that reached its end, or has found a difference.
-
-    Args:
-        ended_ms: When the last one over all topics ended, in milliseconds since 1970; -1 if none did.
-        records: Source records compared since the last full run; ``differences``: found in them.
-        unread: How many partitions it could not compare.
-        offsets_s: Source offsets compared in a second, as last measured; 0 if unknown.
-        verified_to: By topic and partition, below which source offset it is verified; -1 if it is not.
-        ids: By source topic its id, its target topic, and the id of that, as in :class:`TopicPair`.
-        recreated: The source topics of which either log has another id now, None if that is unknown. It is found
-            at each read.
-        undecided: How many records look like differences and no log decides any more.
-    """
+    """The last run that reached its end, or has found a difference. Counts are of all runs since the last full one;
+    ``unread``: partitions not compared; ``offsets_s``: speed, 0 if unknown; ``verified_to``: by topic and partition, -1
+    if not; ``ids``: by source topic, as TopicPair; ``recreated``: found at each read, None if unknown."""
 
     ended_ms: int = -1
     records: int = 0
@@ -294,20 +269,15 @@ def after_run(
 
 
 def _packed(value: LastVerification) -> bytes:
-    """Compress a record: with ten thousand topics it stays below ``max.message.bytes``. All of a topic is together,
-    because that compresses best."""
+    """Compress a record, to stay below ``max.message.bytes``; sorted by topic, which compresses best."""
     topics = [(one, value.ids.get(one, ()), to) for one, to in value.verified_to.items()]
     return zlib.compress(orjson.dumps((replace(value, verified_to={}, ids={}).to_wire(), topics)))
 
 
 def _unpacked(packed: bytes) -> LastVerification:
     """Read a record. Raises UnreadableRecord."""
-    unpacker = zlib.decompressobj()
     try:
-        value = unpacker.decompress(packed, _MOST_BYTES)
-        if not unpacker.eof:
-            raise UnreadableRecord(f"the record of the last verification is cut, or exceeds {_MOST_BYTES} bytes")
-        last, topics = orjson.loads(value)
+        last, topics = orjson.loads(decompressed(packed, "the record of the last verification is cut, or"))
     except (ValueError, zlib.error) as error:
         raise UnreadableRecord(f"the record of the last verification cannot be read: {error}") from error
     verified_to, ids = {one: to for one, _, to in topics}, {one: known for one, known, _ in topics if known}
@@ -328,8 +298,7 @@ LAST_RUN: Final[RecordKind[str, LastVerification]] = RecordKind(
 async def read_last_run(
     source: Cluster | None, store: Cluster, settings: MirrorSourceSettings
 ) -> LastVerification | None:
-    """Return the record of a flow; None if no run has ended. ``source`` is None if it does not answer. Errors are those
-    of :func:`read_records`."""
+    """Return the record of a flow; None if no run has ended. ``source`` is None if it does not answer."""
     last = (await read_records(store, record_settings(settings), LAST_RUN)).get("")
     if last is None:
         return None

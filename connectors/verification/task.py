@@ -1,8 +1,6 @@
-"""Run one Spark task of a verification: it takes ranges over the control link, and returns what it found in each.
-
-Its arguments are where the command listens, that listener's certificate, and a token. Connection settings with secrets
-come over the link, as for a slice, so no plan of Spark holds them.
-"""
+"""Run one Spark task of a verification: it takes ranges over the control link, and returns what it found in each. Its
+arguments only say where the command listens; settings with secrets come over the link, so no plan of Spark holds
+them."""
 
 from __future__ import annotations
 
@@ -36,11 +34,8 @@ _REPORT_S: Final = 0.5
 
 
 async def run_task(payload: Message, stage: RecordStage | None) -> None:
-    """Verify ranges until the command ends or needs no more.
-
-    ``payload``: host, port and certificate of the listener, token, slice (a name) and epoch (the task's number).
-    ``stage`` passes records through Spark for the flow's ``transform.sql``; None without one.
-    """
+    """Verify ranges until the command needs no more. ``payload``: host, port and certificate of the listener, token,
+    slice and epoch. ``stage`` passes records through Spark for ``transform.sql``; None without one."""
     hello = {
         **{name: payload[name] for name in ("token", "slice", "epoch")},
         "attempt": "verification",

@@ -1,9 +1,6 @@
-"""Log takeovers and skipped records of a task's partitions, and store the states of those that are not copied.
-
-- A takeover is one log line per partition, because operators and tests read it.
-- A record is skipped (``errors.tolerance = all``) if the target refuses it, or if its transformation fails.
-- The stored states follow the task's ledger. A task whose partitions have all stopped ends.
-"""
+"""Log takeovers and skipped records of a task's partitions, and store the states of those that are not copied. A
+takeover is one log line per partition, because operators and tests read it. A task whose partitions have all stopped
+ends."""
 
 from __future__ import annotations
 
@@ -64,8 +61,7 @@ def log_late_records(flow: str, source: TopicPartition, late: int) -> None:
 
 
 def log_committed(flow: str, plan: PartitionPlan, position: Position) -> None:
-    """Log where a partition continues whose position was committed with its records; ``aborted``: the number of target
-    offsets after it that hold aborted records and markers."""
+    """Log where a partition continues; ``aborted``: target offsets of aborted records and markers behind it."""
     resume_log.info(
         "resumed %s %s: surplus=0 aborted=%d verified=true fallback=none source_offset=%d target_offset=%d",
         flow,
@@ -88,8 +84,7 @@ class SkipLog:
     """Logs each skipped record (``errors.log.enable``), or a summary every few seconds."""
 
     def __init__(self, flow: str, *, each: bool) -> None:
-        self._flow = flow
-        self._each = each
+        self._flow, self._each = flow, each
         self._reported_s = float("-inf")
         self._unreported: dict[tuple[TopicPartition, int], tuple[int, int]] = {}  # count, last offset
 
@@ -167,9 +162,7 @@ class StateNotes:
     """Stores the states of a task's partitions, if ``records`` is given; ``ledger`` returns none during a takeover."""
 
     def __init__(self, label: str, records: StateRecords | None, ledger: Callable[[], Ledger | None]) -> None:
-        self._label = label
-        self._records = records
-        self._ledger = ledger
+        self._label, self._records, self._ledger = label, records, ledger
         self._noted: dict[TopicPartition, PartitionState] | None = None
         self._noting = asyncio.Lock()
         self._said = ""

@@ -31,11 +31,8 @@ _NO_BATCHES: Final = dict.fromkeys(map(str, fetched_batches.BatchKind), 0)
 @dataclass(frozen=True, slots=True)
 class PartitionPair:
     """A source partition and the target partition that it is copied to; topic ids are None if brokers have none.
-
-    ``ways``: as in a plan. ``is_countable``: whether a successor can count the records that a crash left after a stored
-    position, because the source keeps all records and each becomes one target record. ``is_target_compacted``: whether
-    the target's cleanup policy includes ``compact``.
-    """
+    ``is_countable``: a successor can count the records behind a stored position, because the source keeps all records
+    and each becomes one target record."""
 
     source: types.TopicPartition
     source_topic_id: UUID | None
@@ -172,8 +169,7 @@ class Entry:
 
     @property
     def may_hand_over(self) -> bool:
-        """Whether its position is marked as handed over once its writer has ended cleanly. The positions of stopped and
-        waiting entries stay as they are."""
+        """Whether its position is handed over once its writer has ended cleanly; not if it is stopped or waits."""
         if self.position is None or self.is_stopped or self.is_leaving:
             return False
         return self.is_drained or not self.holds_back
@@ -275,8 +271,7 @@ def _position(entry: Entry) -> Position:
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """A flow's two clusters. Tasks fence one at a time, because after partitions have moved between tasks one fences
-    the id that another may be claiming, and a task that is interrupted in its claim would count as superseded."""
+    """A flow's two clusters. Tasks fence one at a time: a task interrupted in its claim would count as superseded."""
 
     source: Cluster
     target: Cluster
@@ -285,8 +280,6 @@ class Clusters:
 
 
 class Pairing:
-    """Pairs the partitions of one task."""
-
     def __init__(
         self,
         remote_topic: Callable[[str], str],
@@ -297,11 +290,9 @@ class Pairing:
         is_countable: bool = True,
     ) -> None:
         """``is_countable``: whether each record of the source becomes one record of the target."""
-        self._is_countable = is_countable
-        self._remote_topic = remote_topic
+        self._is_countable, self._remote_topic = is_countable, remote_topic
         self._source, self._target = clusters
-        self._admin = admin
-        self._ways = ways
+        self._admin, self._ways = admin, ways
 
     async def pairs(self, partitions: Sequence[types.TopicPartition]) -> list[PartitionPair]:
         """Return the pairs of the partitions that both clusters know now. Raises RetriableError without an answer."""
@@ -329,8 +320,7 @@ class Pairing:
         return found
 
     async def renew(self, entries: Sequence[Entry]) -> None:
-        """Pair entries again before a takeover after a gap or after waiting, because their topics may have been
-        recreated. Entries that a cluster does not know, or whose topics have no ids, keep their pairs."""
+        """Pair entries again that continue after a gap or waiting: their topics may have been recreated."""
         again = [entry for entry in entries if entry.holds_back and entry.pair.source_topic_id]
         found = {pair.source: pair for pair in await self.pairs([entry.pair.source for entry in again])}
         for entry in again:

@@ -1,26 +1,24 @@
 """Check before a takeover which partitions can be fenced now, and whether their stored positions still match the logs.
 
 A fence is one transaction over all its partitions: while one marker cannot be written, every request with that
-transactional id fails with CONCURRENT_TRANSACTIONS. So a partition without a leader, or with too few in-sync replicas
-for a marker, waits and is not fenced with the others. Its position stays as it is, and nothing is written there until
-it is taken over separately: between two slices, because its fence raises the epoch of all partitions.
-
-A stored position does not match if a topic was deleted or recreated, or a target was truncated. This is checked before
-any fence, because a marker would move the target's end. An entry that does not match is stopped, with its position left
-as it is. If the stored offset was altered since, an operator has decided, and nothing is checked.
+transactional id fails with CONCURRENT_TRANSACTIONS. So a partition without a leader, or with too few in-sync replicas,
+waits with its position as it is, until it is taken over separately between two slices. A stored position does not match
+if a topic was deleted or recreated, or a target was truncated. This is checked before any fence, because a marker would
+move the target's end. An entry that does not match is stopped; if an operator has altered its offset, nothing is
+checked.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster, ClusterMetadata, TopicMetadata
+from connect.kafka.concurrency import gather_limited
 from connect.kafka.log.offsets import LATEST, list_offsets, unknown_ends
 from connect.kafka.log.topic_admin import min_insync_replicas
 from connectors.dataplane import fetch_api, log_divergence
@@ -46,9 +44,7 @@ class UnavailablePartitions:
     """Partitions of a task that could not be taken over with the others."""
 
     def __init__(self, source: Cluster, target: Cluster) -> None:
-        self._source = source
-        self._target = target
-        self._again_s = _LOOK_AGAIN_S
+        self._source, self._target, self._again_s = source, target, _LOOK_AGAIN_S
         self._look_at_s = 0.0
         #: Their stored positions.
         self.starts: Mapping[TopicPartition, Start] = {}
@@ -93,12 +89,11 @@ class UnavailablePartitions:
 async def unavailable(
     source: Cluster, target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
 ) -> dict[TopicPartition, str]:
-    """Return why entries cannot be taken over now, by source partition, as messages.
-
-    Raises :class:`RetriableError` if a cluster does not answer.
-    """
-    marked = {entry.pair.source: position.target for entry in entries if (position := _unclean(entry, starts))}
-    asked = {entry.pair.source for entry in entries if _asks_the_source(starts[entry.pair.source])}
+    """Return why entries cannot be taken over now, by source partition. Raises :class:`RetriableError`."""
+    known = {entry.pair.source: starts[entry.pair.source] for entry in entries}
+    marked = {one: position.target for one, start in known.items() if (position := start.unclean_position)}
+    # For a proof, or for where to start.
+    asked = {one for one, start in known.items() if start.committed_source_offset is None or one in marked}
     here, there, least = await asyncio.gather(
         source.metadata({partition.topic for partition in asked}),
         target.metadata({entry.pair.target.topic for entry in entries} | {one.topic for one in marked.values()}),
@@ -120,8 +115,7 @@ async def unavailable(
 
 
 def let_wait(entries: Sequence[Entry], away: Mapping[TopicPartition, str], *, may_be_all: bool = False) -> list[Entry]:
-    """Let the entries in ``away`` wait, each with its reason, and return the others. Raises :class:`RetriableError` if
-    there are no others, unless ``may_be_all``."""
+    """Let entries ``away`` wait, and return the others. Raises :class:`RetriableError` without others."""
     if away and not may_be_all and all(entry.pair.source in away for entry in entries):
         raise RetriableError("; ".join(sorted(set(away.values()))[:_MOST_NAMED]))
     for entry in entries:
@@ -133,8 +127,7 @@ def let_wait(entries: Sequence[Entry], away: Mapping[TopicPartition, str], *, ma
 async def still_unavailable(
     source: Cluster, target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
 ) -> dict[TopicPartition, str]:
-    """Return :func:`unavailable` without partitions whose topic was deleted: it does not come back, and a takeover
-    pairs them with another topic, or reports the deletion."""
+    """Return :func:`unavailable` without partitions of deleted topics, which do not come back."""
     away = await unavailable(source, target, entries, starts)
     pairs = [entry.pair for entry in entries if entry.pair.source in away]
     here, there = await asyncio.gather(
@@ -150,18 +143,6 @@ async def still_unavailable(
 def _has(cluster: ClusterMetadata, name: str) -> bool:
     topic = cluster.topics.get(name)
     return topic is not None and topic.error_code != error_codes.UNKNOWN_TOPIC_OR_PARTITION
-
-
-def _unclean(entry: Entry, starts: Mapping[TopicPartition, Start]) -> Position | None:
-    """Return the stored position of an entry whose writer may still write, and so has to be fenced."""
-    position = starts[entry.pair.source].position
-    return None if position is None or position.is_handed_over else position
-
-
-def _asks_the_source(start: Start) -> bool:
-    """Return whether a takeover needs the source, for a proof or for where to start."""
-    position = start.position
-    return start.committed_source_offset is None or (position is not None and not position.is_handed_over)
 
 
 def _no_marker(target: ClusterMetadata, partition: TopicPartition, least: Mapping[str, int]) -> str:
@@ -187,11 +168,8 @@ _AT_ONCE: Final = 32
 async def refuse_deleted_topics(
     source: Cluster, target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
 ) -> frozenset[str]:
-    """Stop entries whose topics were deleted or recreated, and give the others the current ids of their topics.
-
-    Return the existing topics of all current and former targets. Raises :class:`RetriableError` if a cluster does not
-    answer.
-    """
+    """Stop entries whose topics were deleted or recreated, and give the others the current topic ids. Return the
+    existing topics of all current and former targets. Raises :class:`RetriableError`."""
     written = {position.target_topic for entry in entries if (position := starts[entry.pair.source].position)}
     here, there = await asyncio.gather(
         known_topics(source, {entry.pair.source.topic for entry in entries}),
@@ -218,8 +196,7 @@ async def refuse_deleted_topics(
 
 
 def refuse_topic(side: str, entry: Entry, start: Start, topic: TopicMetadata | None) -> None:
-    """Stop an entry whose topic on this ``side`` was deleted, or is not the topic of its position. An entry without a
-    position loses nothing, and waits for its topic."""
+    """Stop an entry whose topic is not that of its position. Without a position it waits for its topic."""
     position = start.unmoved_position
     if position is not None and (verdict := judge(side, entry, position, topic)) is not None:
         entry.position = entry.position or position  # to recognise its topic when it is back
@@ -248,12 +225,9 @@ def judge(side: str, entry: Entry, position: Position, topic: TopicMetadata | No
 async def refuse_truncated_targets(
     target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
 ) -> None:
-    """Stop entries whose target's log ends before its acknowledged end, or was truncated there and has grown again.
-
-    The latter is checked only for partitions that were handed over, because a resume reads the others from there. A
-    former leader that does not know of its replacement yet may report a lower end, so that counts only after the same
-    time as a missing topic. Raises :class:`RetriableError` if a leader does not answer.
-    """
+    """Stop entries whose target ends before its acknowledged end for some seconds, as a former leader may say so, or
+    was truncated and has grown again; the latter only for those handed over, because a resume reads the others from
+    there. Raises :class:`RetriableError` if a leader does not answer."""
     asked = [(entry, position) for entry in entries if (position := _of_target(entry, starts[entry.pair.source]))]
     clock = asyncio.get_running_loop().time
     until_s = clock() + log_divergence.DELETED_AFTER_S
@@ -281,22 +255,14 @@ async def _refuse_grown_targets(
     if not asked:
         return
     metadata = await target.metadata({entry.pair.target.topic for entry, _ in asked})
-    left = deque(asked)
 
-    async def ask() -> None:
-        try:
-            while left:
-                entry, position = left.popleft()
-                end = await _end_of_another_log(target, metadata, entry.pair.target, position)
-                if end is not None:
-                    _stop_truncated(entry, position, end, "the record before that end is another one")
-        except BaseException:
-            left.clear()
-            raise
+    async def ask(one: tuple[Entry, Position]) -> None:
+        entry, position = one
+        end = await _end_of_another_log(target, metadata, entry.pair.target, position)
+        if end is not None:
+            _stop_truncated(entry, position, end, "the record before that end is another one")
 
-    for ended in await asyncio.gather(*(ask() for _ in range(_AT_ONCE)), return_exceptions=True):
-        if ended is not None:
-            raise ended
+    await gather_limited(ask, asked, _AT_ONCE)
 
 
 async def _end_of_another_log(

@@ -36,8 +36,7 @@ class MissingRights:
     """Logs once per flow that it runs without transactional ids; ``id_prefix`` is common to all its ids."""
 
     def __init__(self, flow: str = "", id_prefix: str = "") -> None:
-        self._flow = flow
-        self._id_prefix = id_prefix
+        self._flow, self._id_prefix = flow, id_prefix
         self._is_announced = False
 
     def announce(self, error: TransactionalIdRefused) -> None:
@@ -70,14 +69,9 @@ class PositionsTaken(RetriableError):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What is stored of a partition.
-
-    Args:
-        committed_source_offset: Offset of the last record copied, in Java's record; None if there is none.
-        moved: The position does not match that offset: an operator or a Java worker has changed it since, or, if
-            ``decided``, a gap policy has.
-        claimant: The store id of the task that is taking the partition over from the position's writer, if any.
-    """
+    """What is stored of a partition. ``committed_source_offset``: of the last record copied, in Java's record.
+    ``moved``: the position does not match it, because it was altered since, or ``decided`` by a gap policy.
+    ``claimant``: the store id of a task that is taking the partition over."""
 
     position: Position | None
     committed_source_offset: int | None
@@ -89,10 +83,15 @@ class Start:
     def unmoved_position(self) -> Position | None:
         return None if self.moved else self.position
 
+    @property
+    def unclean_position(self) -> Position | None:
+        """The position, if its writer may still write, and so has to be fenced."""
+        return None if self.position is None or self.position.is_handed_over else self.position
+
 
 def is_unowned(start: Start) -> bool:
     """Return whether no task owns the partition of ``start``."""
-    return not start.claimant and (start.position is None or start.position.is_handed_over)
+    return not start.claimant and start.unclean_position is None
 
 
 class ReadTo(NamedTuple):
@@ -109,9 +108,7 @@ class Unowned:
     def __init__(self, cluster: Cluster, topic: str, connector: str) -> None:
         #: Partitions that :meth:`may_commit` found taken by others, to be read again.
         self.taken: frozenset[TopicPartition] = frozenset()
-        self._cluster = cluster
-        self._topic = topic
-        self._connector = connector
+        self._cluster, self._topic, self._connector = cluster, topic, connector
         self._partitions: dict[TopicPartition, int] = {}
         self._read_to: dict[TopicPartition, ReadTo] = {}
 
@@ -131,14 +128,8 @@ class Unowned:
         return any(position.is_handed_over or source in self._read_to for source, position in positions.items())
 
     async def may_commit(self, ours: Mapping[TopicPartition, Position], first: Mapping[Partition, int]) -> bool:
-        """Return whether no other task has written a partition before us.
-
-        Args:
-            ours: The positions in this write.
-            first: Offsets of the first records of this write.
-
-        Raises :class:`RetriableError` if the log cannot be read to its end.
-        """
+        """Return whether no other task has written a partition before us. ``ours``: the positions in this write;
+        ``first``: offsets of its first records. Raises :class:`RetriableError`."""
         read_to = {source: self._read_to[source] for source in ours if source in self._read_to}
         self.taken = await self._written_by_others(read_to, ours, first) if read_to else frozenset()
         if self.taken:
@@ -211,15 +202,11 @@ class Predecessors:
     the records' transactions instead, whose id is claimed."""
 
     def __init__(self, cluster: Cluster, own: str, rights: MissingRights, *, is_atomic: bool) -> None:
-        self._cluster = cluster
-        self._own = own
-        self._is_atomic = is_atomic
-        self._rights = rights
+        self._cluster, self._own, self._is_atomic, self._rights = cluster, own, is_atomic, rights
 
     async def fence_predecessors(
         self, starts: Mapping[TopicPartition, Start], read: Read, claim: Claim
     ) -> dict[TopicPartition, Start]:
-        """Fence other tasks from storing positions of the partitions in ``starts``; return what is stored then."""
         known = dict(starts)
         #: One writer per name, because a second one would fence the first.
         writers: dict[str, TransactionalWriter | None] = {}
@@ -290,11 +277,8 @@ class CommitScope(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PassedGap:
-    """A gap that a policy has passed over, found at ``found_ms`` since 1970, and where the map ends because of it.
-
-    ``target_truncated_to``: where the target's log was found to end, below its acknowledged end;
-    ``source_truncated_to``: where the source's log was found to diverge from what was copied.
-    """
+    """A gap that a policy has passed over, found at ``found_ms`` since 1970, and where that cuts the map: target
+    offsets from where the target was truncated, source offsets from where its source was."""
 
     found_ms: int
     gap: Gap
@@ -304,14 +288,8 @@ class PassedGap:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What to store of a partition.
-
-    Args:
-        runs: (upstream, downstream, count) copied since the last commit; storing a run twice is harmless.
-        target_log_start: The map is trimmed below it.
-        is_target_compacted: Whether a map that is too long is trimmed too, from its oldest entries.
-        scope: What is written at least.
-    """
+    """What to store of a partition, at least with ``scope``. ``runs``: (upstream, downstream, count); storing one twice
+    is harmless. The map is trimmed below ``target_log_start``; if the target is compacted, also its oldest entries."""
 
     position: Position
     runs: Sequence[tuple[int, int, int]] = ()
@@ -329,19 +307,15 @@ class PositionStore(Protocol):
         """Fence earlier writers of the store, as far as our ACLs allow; return what it has of source partitions."""
 
     async def load_more(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Start]:
-        """Return what the store has of more partitions, which another task may be writing. Partitions loaded before
-        stay as they are, and may be committed meanwhile."""
+        """Return what the store has of more partitions, which another task may be writing."""
 
     async def fence_predecessors(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
         """Fence other tasks from storing positions of the partitions in ``starts``, as far as our ACLs allow; return
         what is stored then. Raises Superseded if a third task does the same."""
 
     async def commit(self, commits: Sequence[Commit]) -> None:
-        """Store commits, each atomically if our ACLs allow; after an error commit the same again.
-
-        Raises :class:`PositionsTaken` if another task has stored the first position of an unowned partition meanwhile:
-        then nothing is stored, and its positions have to be read again.
-        """
+        """Store commits, each atomically if our ACLs allow; after an error commit the same again. Raises
+        :class:`PositionsTaken`: nothing is stored, and the positions have to be read again."""
 
     def runs_of(self, position: Position) -> list[MapRun]:
         """Return the newest stored runs of a position's pair, ascending; there may be older ones."""
@@ -386,8 +360,7 @@ class StoredRecords:
 
 
 async def read_offsets(cluster: Cluster, *topics: str) -> tuple[status_and_offset_topics.SourceOffsets, set[bytes]]:
-    """Return the offsets in ``topics``, of which a later one takes precedence, and the keys of those that were written
-    without a transaction."""
+    """Return the offsets in ``topics``, later ones first, and the keys of those written without a transaction."""
     state = status_and_offset_topics.SourceOffsets()
     plain: set[bytes] = set()
 

@@ -108,7 +108,7 @@ async def test_nobody_is_shut_out_of_a_topic_that_is_gone(monkeypatch: pytest.Mo
     alone = replace(gone, transactional_id="another")
     leaderless = replace(POSITION, target_topic="us.leaderless")
     unclean = {TopicPartition("orders", at): one for at, one in enumerate((POSITION, gone, alone, leaderless))}
-    monkeypatch.setattr(drain, "_positions", answers(unclean))
+    monkeypatch.setattr(drain, "read_positions", answers(unclean))
     await drain.fence_writers(site(), print)
     assert fenced == [("writer", [("us.orders", 0)])]
 
@@ -123,7 +123,7 @@ async def test_writers_do_not_wait_for_each_other_to_be_shut_out(monkeypatch: py
     monkeypatch.setattr(drain, "known_topics", answers({"us.orders": topic("us.orders")}))
     monkeypatch.setattr(drain, "fence", fence)
     writers = {TopicPartition("orders", at): replace(POSITION, transactional_id=f"writer-{at}") for at in range(3)}
-    monkeypatch.setattr(drain, "_positions", answers(writers))
+    monkeypatch.setattr(drain, "read_positions", answers(writers))
     said: list[str] = []
     async with asyncio.timeout(60):
         await drain.fence_writers(site(), said.append)

@@ -617,7 +617,8 @@ async def test_a_run_finds_another_in_its_way_and_not_itself(monkeypatch: pytest
     there, site = Coordinator(), place(map_topic="map back")
     monkeypatch.setattr(clusters_and_lease, "TransactionalWriter", there.writer)
     monkeypatch.setattr(clusters_and_lease, "look", there.look)
-    monkeypatch.setattr(clusters_and_lease, "record_settings", lambda _: SimpleNamespace(make_topic=answers()))
+    made = SimpleNamespace(make_topic=answers())
+    monkeypatch.setattr("connectors.internal_topics.record_settings", lambda _: made)
     site.target_admin = None
     async with clusters_and_lease.hold(site, "failback"):
         assert await collect_snapshot._operators(site, has_source=True) == []
