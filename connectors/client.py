@@ -43,7 +43,9 @@ Offsets = dict[TopicPartition, OffsetAndMetadata]
 
 
 class MirrorClient:
-    """Queries one cluster. Every call raises HeliographError, the constructor ConfigError."""
+    """Queries one cluster. Every call raises :class:`~connect.core.errors.HeliographError`: a RetriableError if the
+    cluster does not answer, a SecurityError if a right is missing. Raises ConfigError if a property is missing or
+    invalid."""
 
     def __init__(self, props: Mapping[str, str]) -> None:
         self.replication_policy: ReplicationPolicy = make_policy(props)
@@ -57,6 +59,7 @@ class MirrorClient:
         await self.close()
 
     async def close(self) -> None:
+        """Disconnect."""
         await self._admin.close()
         await self._consumer.close()
 
@@ -71,6 +74,7 @@ class MirrorClient:
         return {topic for topic in await self._topics() if self.replication_policy.is_heartbeats_topic(topic)}
 
     async def checkpoint_topics(self) -> set[str]:
+        """Return the checkpoints topics here."""
         return {topic for topic in await self._topics() if self.replication_policy.is_checkpoints_topic(topic)}
 
     async def upstream_clusters(self) -> set[str]:
@@ -91,7 +95,8 @@ class MirrorClient:
 
     async def remote_consumer_offsets(self, group: str, remote_alias: str, timeout_s: float) -> Offsets:
         """Return where a group of the cluster ``remote_alias`` continues here, by its checkpoints. Raises
-        RetriableError after ``timeout_s``; Java then returns a part, by which a group could go back."""
+        RetriableError if reading takes longer than ``timeout_s``; Java then returns a part, by which a group could go
+        back. Empty without checkpoints."""
         return (await self._checkpoints(lambda name: name == group, remote_alias, timeout_s)).get(group, {})
 
     async def remote_consumer_offsets_of(

@@ -64,8 +64,9 @@ def mirror_record(
 
 
 class Schedule:
-    """Jobs of one connector (Kafka ``connect.mirror.Scheduler``), one at a time, so that two never work on the same
-    topics. A job that fails, or takes longer than ``timeout_s``, is logged and runs again at its interval."""
+    """Jobs of one connector (Kafka ``connect.mirror.Scheduler``). One runs at a time, so that two never work on the
+    same topics. A job that fails, or takes longer than ``timeout_s``, is logged and runs again at its interval; None if
+    each part of a job has its own timeout. ``label`` is the prefix of all log lines."""
 
     def __init__(self, label: str, timeout_s: float | None) -> None:
         self._label, self._timeout_s = label, timeout_s
@@ -76,7 +77,8 @@ class Schedule:
     def add(
         self, name: str, run: Callable[[], Awaitable[None]], interval_s: float | None, *, at_once: bool = False
     ) -> None:
-        """Add a job; with ``interval_s`` None it runs only on request, with ``at_once`` also at the begin."""
+        """Add a job after those added before; with ``interval_s`` None it runs only on request, with ``at_once`` also
+        when the schedule begins."""
         self._jobs.append(job := _Job(name, run, interval_s))
         if at_once:
             job.wanted.set()
@@ -272,8 +274,9 @@ class _Kept:
 
 
 class KeptReports:
-    """The reports of a worker, by a key that says what was asked. Each is made in a thread with a loop and connections
-    of its own, because thousands of groups or topics take longer than the worker's loop may stand still."""
+    """The reports of a worker, by a key that says what was asked. A plan of thousands of groups or topics takes longer
+    than the worker's loop may stand still, so each is made in a thread with a loop and connections of its own. The
+    thread does not delay the end of the process."""
 
     def __init__(self) -> None:
         self._kept: dict[object, _Kept] = {}

@@ -54,7 +54,8 @@ _GOOD, _WARN, _BAD, _QUIET = "good", "warn", "bad", "quiet"
 
 @dataclass(frozen=True, slots=True)
 class GroupsSeen:
-    """What both clusters answered. ``checkpoint_ms``: when a group's last checkpoint was written."""
+    """What both clusters answered. ``read`` groups have offsets in ``groups``; ends are by partition of each cluster;
+    ``checkpoint_ms`` is when a group's last checkpoint was written."""
 
     read: Sequence[str]
     groups: Groups
@@ -66,7 +67,8 @@ class GroupsSeen:
 
 
 async def read_groups(site: Site, search: str, group: str) -> tuple[GroupsSeen, int]:
-    """Read the groups whose names contain ``search``, or ``group`` alone; return also how many match."""
+    """Read the groups of the source whose names contain ``search``, or ``group`` alone. Return also how many match.
+    Raises HeliographError if a cluster does not answer."""
     at_source, at_target = await together("groups", [list_groups(site.source), list_groups(site.target)])
     matching = sorted(name for name, one in at_source.items() if one.has_offsets and _matches(name, search, group))
     read = matching[:MOST_READ]
@@ -209,8 +211,9 @@ def sync_state(
 
 @dataclass(frozen=True, slots=True)
 class MoveLook:
-    """What was read. ``plan`` is None if the target does not answer (``error``); ``run`` is the newest that an undo
-    would revert; ``to_copy``: records not copied, without heartbeats, None if unknown."""
+    """What was read. ``plan`` is None if the target does not answer, for the reason ``error``. ``lease`` is that of an
+    operator who works on it now; ``run`` is the newest one that an undo would revert. ``to_copy`` is how many
+    records, without heartbeats, the flow has not copied; None if unknown."""
 
     source: str
     target: str
@@ -238,7 +241,8 @@ class MoveStep:
 
 
 async def look_at_move(site: Site, groups: Sequence[str], *, rehearses: bool) -> MoveLook:
-    """Plan a move of ``groups``, or of those that the filter selects; ``rehearses``: also compare records."""
+    """Plan a move of ``groups``, or of those that the group filter selects. ``rehearses``: also read and compare
+    records. Changes nothing; raises HeliographError if a cluster fails within the read."""
     takes = frozenset(groups).__contains__ if groups else site.checkpoints.group_filter.should_replicate_group
     options = FailoverOptions(takes=takes, named=frozenset(groups))
     ends = site.flow.source_alias, site.flow.target_alias, tuple(groups)

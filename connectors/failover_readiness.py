@@ -17,7 +17,8 @@ _NAMED: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class FailoverReadiness(Wired):
-    """Whether a failover could start now (None: not known), and records lost if the source were (-1 unknown)."""
+    """Whether a failover to the target could start now (None: not known), and how many records of how many partitions
+    would be lost if the source were lost now (-1 unknown)."""
 
     can_start: bool | None
     records: int

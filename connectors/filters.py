@@ -13,8 +13,9 @@ from connectors.policy import is_cycle
 
 
 class DefaultTopicFilter:
-    """The keys ``topics`` and ``topics.exclude``: lists of names and Java regular expressions; an empty one selects
-    nothing, exclusions take precedence. Raises ConfigError with the key."""
+    """The keys ``topics`` and ``topics.exclude``: names and Java regular expressions. ``topics``: elements of the list;
+    an empty one selects nothing. ``exclude``: elements of the list; they take precedence. Raises ConfigError if a list
+    is not a valid expression; the error has the key."""
 
     def __init__(self, topics: Sequence[str], exclude: Sequence[str]) -> None:
         self._included = compile_pattern_list("topics", topics)
@@ -36,8 +37,9 @@ class DefaultGroupFilter:
 
 
 class DefaultConfigPropertyFilter:
-    """The keys ``config.properties.exclude`` and ``use.defaults.from``: whether the source's defaults are set on the
-    target (Kafka's ``DefaultConfigPropertyFilter``). Raises ConfigError."""
+    """The keys ``config.properties.exclude`` and ``use.defaults.from`` (Kafka's ``DefaultConfigPropertyFilter``).
+    ``exclude``: elements of the list. ``source_defaults``: whether the source's default values are set on the target.
+    Raises ConfigError if the list is not a valid expression."""
 
     def __init__(self, exclude: Sequence[str], *, source_defaults: bool) -> None:
         self._excluded = compile_pattern_list("config.properties.exclude", exclude)
@@ -51,8 +53,9 @@ class DefaultConfigPropertyFilter:
 
 
 def compile_pattern_list(key: str, elements: Sequence[str]) -> re.Pattern[str] | None:
-    """Return one pattern for a list, to be matched in full; None for an empty list. Elements are joined without groups,
-    as in Kafka's ``MirrorUtils.compilePatternList``: a comma inside parentheses is an alternative."""
+    """Return one pattern for a list, to be matched in full; None, which matches nothing, for an empty list. The
+    elements are joined unchanged, without groups around them, as Kafka's ``MirrorUtils.compilePatternList``: so a comma
+    inside parentheses works as an alternative."""
     if not elements:
         return None
     joined = "|".join(elements)

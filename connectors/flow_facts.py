@@ -1,5 +1,8 @@
 """The facts of a flow from which :mod:`connectors.flow_verdict` judges it, its progress, the trend of a lag, and the
-history of the last hour; and the words for its last verification."""
+history of the last hour.
+
+What is known of its last verification has its words here too, which all places share.
+"""
 
 from __future__ import annotations
 
@@ -56,10 +59,19 @@ class TaskFacts(Wired):
 
 @dataclass(frozen=True, slots=True)
 class LagFacts(Wired):
-    """The lag of a flow; -1 and None if unknown. ``waiting``: partitions with records that wait; ``records`` are source
-    offsets; ``ms``: the age of the oldest; ``lost``: offsets that the source no longer has; ``growth_per_s``: of
-    ``records``; ``not_checked``: partitions that could not be read; ``furthest``: the one of greatest lag, and its
-    records; ``known_ms``: since 1970."""
+    """The lag of a flow; -1 and None if unknown.
+
+    Args:
+        partitions: All of the flow.
+        waiting: Those with records that wait.
+        records: Source offsets that wait; ``bytes`` is their approximate size.
+        ms: The age of the oldest.
+        lost: Offsets after the position that the source no longer has.
+        growth_per_s: The growth of ``records`` in a second; negative if they become fewer.
+        not_checked: Partitions of which nothing could be read.
+        furthest: The partition of greatest lag, and its records.
+        known_ms: When it was last known, since 1970.
+    """
 
     partitions: int = 0
     waiting: int = 0
@@ -147,8 +159,9 @@ class PartitionFacts(Wired):
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Several partitions of a flow together. Numbers count since the tasks started; ``batches`` by kind; ``lag_ms``:
-    the largest; ``not_copied``: partitions that are stopped or wait."""
+    """Several partitions of a flow together; ``topics`` are the source's. ``records``, ``bytes``, ``batches`` (by kind)
+    and ``skipped`` records count since the tasks started; ``lag_ms`` is the largest of the partitions. ``not_copied``:
+    partitions that are stopped or wait."""
 
     topics: frozenset[str] = frozenset()
     partitions: int = 0
@@ -214,11 +227,20 @@ class OtherFacts(Wired):
 
 @dataclass(frozen=True, slots=True)
 class VerifiedFacts(Wired):
-    """What the last verification found, and what was copied since, without heartbeats. ``ended_ms``: of a run over all
-    topics, since 1970, -1 if none; ``records``: compared since the last full run; ``new_offsets``: in partitions that
-    were compared, -1 if unknown; ``new_partitions``: those with copies and nothing compared; ``rest_s``: how long that
-    takes, -1 if unknown; ``recreated``: topics, None if unknown; ``undecided``: no log says any more whether they
-    differ."""
+    """What the last verification found, and what was copied since.
+
+    Args:
+        ended_ms: When the last run over all topics ended, in milliseconds since 1970; -1 if only some were verified.
+        records: Source records compared since the last full run.
+        differences: All that were found in them.
+        unread: Partitions that could not be compared.
+        new_offsets: Source offsets copied since, in partitions that were compared; -1 if unknown. Heartbeats do not
+            count, here and below.
+        new_partitions: Partitions with copies of which nothing was compared.
+        rest_s: About how long a verification of all this would take; -1 if unknown.
+        recreated: Source topics that were recreated since, or whose copies were; None if that is unknown.
+        undecided: Records that look like differences, and no log says any more whether they are.
+    """
 
     ended_ms: int
     records: int
@@ -273,11 +295,27 @@ def rest_text(facts: VerifiedFacts | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FlowFacts(Wired):
-    """What is known of a flow at ``at_ms``. Times are in ms since 1970; -1, None and ``""`` are unknown. ``others``:
-    failed tasks of other connectors; ``spark``: why it does not run; of ``stopped`` partitions, which wait for an
-    operator, and ``waiting`` ones, which continue by themselves, at most a few are named; ``skipped``: records that the
-    target refused; ``lost``: source offsets that a policy has passed over; ``stopped_by``: the failover or failback
-    that has moved its groups, and ended at ``stopped_by_ms``; ``rest`` and ``file`` are for commands."""
+    """What is known of a flow at ``at_ms``. Times are in ms since 1970; -1, None and ``""`` are unknown.
+
+    Args:
+        connector: The name of its MirrorSource; ``connector_state`` as REST shows it.
+        tasks: Its tasks.
+        others: What failed in other connectors of the flow.
+        has_worker: False if no worker runs the flow, by heartbeats or its group.
+        heartbeat_ms: When its worker last wrote a heartbeat.
+        spark: Why Spark does not run, empty if it does.
+        stopped: Partitions that wait for an operator, at most a few; ``stopped_count`` of all.
+        waiting: Partitions that continue by themselves; ``waiting_count`` of all.
+        checkpoint_ms: When a checkpoint was last written.
+        records_per_s: Copied records a second.
+        skipped: Records that the target refused and that were left out.
+        lost: Source offsets that were lost and that a policy has passed over.
+        stopped_by: ``failover`` or ``failback`` if one has stopped the flow and moved its groups, else empty;
+            ``stopped_by_ms`` is when it ended.
+        verified: What is known of its verifications; None if none has ended.
+        unchecked: What could not be read, and why.
+        rest: The URL of a worker's REST API, and ``file`` the properties file, for commands.
+    """
 
     flow: FlowName
     at_ms: int
@@ -307,7 +345,8 @@ class FlowFacts(Wired):
     file: str = ""
 
     def with_lost_tasks(self, held: Collection[TaskId]) -> FlowFacts:
-        """Return the same with tasks that no member holds as UNASSIGNED, as a killed worker leaves them."""
+        """Return the same with tasks that no member of the group holds as UNASSIGNED: a worker that was killed leaves
+        its last status behind."""
         tasks = (
             replace(one, state=State.UNASSIGNED.value)
             if one.state == State.RUNNING and TaskId(self.connector, one.task) not in held
@@ -324,14 +363,16 @@ class FlowFacts(Wired):
 
 
 class FlowHistory:
-    """Rates and lag of one flow here, the oldest first: 14 KB. A figure is -1 while it is not known."""
+    """Rates and lag of one flow, the oldest first, as the worker that copies it knows them: 14 KB. A figure is -1 while
+    it is not known."""
 
     def __init__(self) -> None:
         self._values = array("d")
         self._copied: Copied = {}
 
     def observe(self, at_ms: int, copied: Copied, lag: Lag | None) -> None:
-        """Add a sample, with the lag here, None if unknown; begin again after the clock was set back."""
+        """Add a sample; ``lag`` is that of the partitions here, None if it is not known. After the clock was set back,
+        the history begins again."""
         if self._values and at_ms < self._values[-len(_COLUMNS)]:
             del self._values[:]
         records_per_s, bytes_per_s = self.rates(at_ms, copied)

@@ -27,9 +27,11 @@ UNKNOWN: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class ClusterContact(Wired):
-    """One cluster, in ms since 1970. ``answers``: None until it was contacted; ``moved_ms``: when a slice here last got
-    an answer, to a fetch or a produce request; ``throttled``: the share of the last minute in which a quota delayed a
-    slice."""
+    """One cluster. Times are in milliseconds since 1970, UNKNOWN before the first. ``answers``: None until it was
+    contacted. ``answered_ms``: when it last answered this worker, which contacts it every few seconds. ``moved_ms``:
+    when a slice here last got an answer: of the source to a fetch, of the target to a produce request. ``reason``: why
+    it does not answer. ``throttled``: the share of the last minute in which a quota of it has delayed requests of a
+    slice here."""
 
     answers: bool | None = None
     answered_ms: int = UNKNOWN
@@ -92,10 +94,18 @@ def _or_none(value: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """One source partition. ``end`` is behind the last record that may be copied; ``records``: offsets that wait,
-    including markers and compacted records, without those that are ``lost`` at the source; ``bytes``: estimated by
-    their share of the partition; ``ms``: the age of the oldest that waits, 0 if none does; ``offset_bytes``: the
-    average at the source. -1: unknown."""
+    """One source partition.
+
+    Args:
+        position: The next source offset to copy.
+        end: The offset after the last record that may be copied: the high watermark, or under ``read_committed`` the
+            last stable offset.
+        records: Offsets that wait, an upper bound of records: markers and compacted records count until the copy has
+            passed them. Offsets that the source no longer has are not included, but in ``lost``.
+        bytes: Their size at the source, estimated by their share of the partition's offsets; -1 unknown.
+        ms: Age of the oldest that waits, by its batch's timestamp; 0 if none waits, -1 unknown.
+        offset_bytes: Average size of an offset of the source; -1 unknown.
+    """
 
     topic: str
     partition: int
@@ -125,8 +135,9 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class FlowLag:
-    """The lag of all partitions of a flow; why some are ``unknown``; ``known_ms``: since 1970, -1 never; ``is_known``:
-    False if these are earlier values."""
+    """The lag of all partitions of a flow that are read. ``unknown``: partitions that could not be read, and why.
+    ``known_ms``: when it was read, in milliseconds since 1970; -1 never. ``is_known``: False if nothing could be read
+    now, so that these are the values of ``known_ms``."""
 
     partitions: tuple[PartitionLag, ...]
     unknown: Mapping[str, str] = field(default_factory=dict)
@@ -158,7 +169,8 @@ class FlowLag:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """The lag of several partitions: sums, and the greatest age; -1 if it is unknown for one of them."""
+    """The lag of several partitions together: sums, and the greatest age; -1 if unknown. Records and age are unknown if
+    they are unknown for one partition."""
 
     partitions: int
     records: int
@@ -230,9 +242,10 @@ class PartitionView(OfPair):
     """One partition pair. ``state`` is ``starting``, ``running``, ``waiting`` (for a take-over), ``stopped``,
     ``QUARANTINED`` (the target rejects its records permanently), what became of a log (``connectors.formats.gap``) or
     ``healing`` (a policy continues after that). All but the first two have a ``reason``, and a ``gap`` if a log has
-    changed. Numbers count since the task began: ``lost`` source offsets passed over, records ``skipped`` because the
-    target rejects them, and ``dropped`` or ``changed`` by a transformation; ``lag_ms`` is the age of the last copied
-    record while others wait."""
+    changed. ``lost`` counts skipped source offsets. ``records``, ``bytes``, ``batches`` (by kind: shallow, merged,
+    rebuilt, dropped), ``skipped`` (records that the target rejects), ``dropped`` and ``changed`` (records that a
+    transformation removed or changed) count since the task began; ``lag_ms`` is the age of the last copied record while
+    records wait, 0 when none do."""
 
     source_topic: str
     source_partition: int
@@ -282,7 +295,8 @@ class LagSnapshot:
         return together(waiting.values(), at_rest=len(self.lags) - len(waiting))
 
     def lag_of(self, view: PartitionView, now_ms: int) -> PartitionLag | None:
-        """Return the lag of a partition that its task reports; None if it was not read."""
+        """Return the lag of a partition that its task reports now; None if it was not read. No waiting record is older
+        than the last one copied."""
         lag = self.lags.get(view.source)
         if lag is None or view.next_source_offset < 0:
             return lag
@@ -314,9 +328,16 @@ class PartitionMeter:
 
 @dataclass(slots=True)
 class Takeovers:
-    """What became of a flow's partitions at takeovers here: after a writer that had not ended cleanly, continued
-    without a duplicate (``exact``), or at their stored position; records that ``may_double`` at most, as announced;
-    ``gaps`` passed over by a policy, and offsets ``lost`` in these; slices that ended unasked."""
+    """What became of a flow's partitions at their takeovers, counted on this worker.
+
+    Args:
+        exact: Partitions of a predecessor that had not ended cleanly, continued without a duplicate.
+        at_least_once: Such partitions that continued at their stored position, because no proof was possible.
+        may_double: Records that may be duplicated at most, as announced.
+        gaps: Gaps of a source that a policy passed over.
+        lost: Source offsets that were lost in these gaps.
+        slices_lost: Slices that ended without having been asked to.
+    """
 
     exact: int = 0
     at_least_once: int = 0

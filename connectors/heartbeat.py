@@ -1,9 +1,13 @@
 """MirrorHeartbeat's connector writes heartbeats; readers of a cluster's heartbeats find out which flows are alive.
 
-Kafka's ``MirrorHeartbeatConnector`` and ``MirrorHeartbeatTask``. The worker of a flow ``us->eu`` writes into
-``heartbeats`` on eu, which shows that it runs and reaches its target. The flow mirrors those on us as ``us.heartbeats``
-(and ``us.ap.heartbeats`` of a flow before it), which shows that records are copied. Only the newest heartbeats of each
-topic are read.
+Kafka's ``MirrorHeartbeatConnector`` and ``MirrorHeartbeatTask``. The worker's producer writes the records, so they
+show that the whole path works: worker, target and, if they are mirrored, the flows after it.
+
+The reader reads only the newest heartbeats of each topic, not a whole long log.
+
+The worker of a flow ``us->eu`` writes heartbeats into ``heartbeats`` on eu: they show that the worker runs and reaches
+its target. The flow mirrors the heartbeats on us as ``us.heartbeats`` (and ``us.ap.heartbeats`` of a flow before it):
+these show that records are copied.
 """
 
 from __future__ import annotations
@@ -64,7 +68,8 @@ class MirrorHeartbeatConnector(MirrorConnector):
         return HEARTBEAT
 
     async def start(self, props: Props) -> None:
-        """Create the topic, even if no heartbeats are emitted; wait for the first attempt only."""
+        """Create the topic on the target, even if no heartbeats are emitted. Wait for the first attempt, at most
+        ``admin.timeout.ms``; further attempts run in the background."""
         values = HEARTBEAT.parse(props)
         self._props, self._interval_s = props, interval_s(values, "emit.heartbeats")
         target = values.string("target.cluster.alias")
@@ -198,7 +203,8 @@ class FlowHealth:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How records reach ``cluster``: the clusters before it, the nearest first. ``in_file``: all its flows are."""
+    """How records reach ``cluster``: the clusters before it, the nearest first. ``in_file``: all its flows are in the
+    file, and mirror heartbeats."""
 
     cluster: str
     topic: str
@@ -257,7 +263,8 @@ def way_health(
 
 
 def has_stopped(flows: Collection[FlowHealth], ways: Iterable[Way]) -> bool:
-    """Whether a flow of the file is not alive, or records do not pass over it, though heartbeats are sent there."""
+    """Whether a flow of the file is not alive, or records do not pass over it: its worker may emit heartbeats while
+    nothing is mirrored. A path over which no heartbeats are sent now says nothing."""
     sent_to = {flow.target for flow in flows if flow.state is FlowState.ALIVE}
     return any(flow.in_file and flow.state in _GONE for flow in flows) or any(
         way.in_file and way.state in _GONE and way.through[-1] in sent_to for way in ways
@@ -308,7 +315,8 @@ MOST: Final = 20_000
 async def read_heartbeats(
     cluster: Cluster, policies: Collection[ReplicationPolicy], timeout_s: float, most: int = MOST
 ) -> list[TopicHeartbeats]:
-    """Read every heartbeats topic there, by name. Raises RetriableError, SecurityError."""
+    """Read every heartbeats topic there, by name. Raises RetriableError if the cluster does not answer in time, and
+    SecurityError if a right is missing."""
     topics = (await cluster.metadata(None)).topics
     names = sorted(
         name

@@ -1,6 +1,12 @@
-"""Create, write and read the internal topics of a flow on its target. Records other than positions are in the topic of
-the offset map; a task records there which of its partitions are not copied, so that every worker can report it.
-Commands that run no worker read positions, Java's and ours, and the target states of connectors."""
+"""Create, write and read the internal topics of a flow on its target: offsets, positions, and records of their state.
+
+- Topics: a compacted topic that a connector writes into is created on the target, with retries, and kept small.
+- Records of the flow other than its positions are in the topic of the offset map.
+- States: a task records there which of its partitions are not copied, and why, so that every worker can report it,
+  whether the task still runs or not. A partition without a record is copied if its task runs.
+- Offsets: commands that run no worker read positions, Java's and ours, from the topic of source offsets.
+- Target states: the config topic of a Connect group holds what users want of a flow's connector.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +48,8 @@ log = logging.getLogger(__name__)
 
 
 async def correct_settings(cluster: Cluster, topics: Collection[str]) -> None:
-    """Set CLEANED_SOON on topics that use defaults; a missing right is logged. Raises RetriableError."""
+    """Set CLEANED_SOON on topics that use the cluster's default for a key. A missing right is logged. Raises
+    RetriableError if no broker answers."""
     wanted: dict[str, dict[str, str | None]] = {}
     for topic, configs in (await topic_admin.describe(cluster, topics)).items():
         if isinstance(configs, HeliographError):
@@ -63,8 +70,9 @@ async def correct_settings(cluster: Cluster, topics: Collection[str]) -> None:
 
 
 async def keep_making(admin: Admin, topic: NewTopic, tried: asyncio.Event | None = None) -> None:
-    """Create ``topic`` if it is missing, with retries: Java tries once, and a broker's ``auto.create.topics.enable``
-    may then create it, not compacted. ``tried`` is set after the first attempt."""
+    """Create ``topic`` if it is missing; ``tried`` is set after the first attempt. Retry temporary errors until it
+    exists: Java tries once, and if the target is down at that moment, a broker's ``auto.create.topics.enable`` creates
+    the topic, not compacted."""
     try:
         if await compacted_topic.make_topic(admin, topic, tried=tried):
             log.info("topic %s was created", topic.name)
@@ -99,6 +107,8 @@ class RecordSettings:
     replication_factor: int
 
     async def make_topic(self, admin: Admin) -> None:
+        """Create the topic if it is missing. Errors are those of
+        :func:`connect.kafka.log.compacted_topic.ensure_compacted_topic`."""
         topic = NewTopic(self.topic, self.partitions, self.replication_factor, CLEANED_SOON)
         await compacted_topic.ensure_compacted_topic(admin, topic)
 
@@ -139,7 +149,8 @@ class RecordKind(Generic[K, V]):
 
 
 class Records(Generic[K, V]):
-    """The records of one kind and one connector. Every method raises RetriableError or SecurityError."""
+    """The records of one kind and one connector. Every method raises RetriableError, or SecurityError if a right is
+    missing."""
 
     def __init__(self, of: RecordKind[K, V], cluster: Cluster, admin: Admin, settings: RecordSettings) -> None:
         self._of, self._cluster, self._admin, self._settings = of, cluster, admin, settings
@@ -176,8 +187,9 @@ async def read_records(cluster: Cluster, settings: RecordSettings, of: RecordKin
 
 
 async def read_all_records(cluster: Cluster, topic: str, of: RecordKind[K, V]) -> dict[tuple[str, K], V]:
-    """Return all connectors' records of one kind, by connector and what they are about. Raises RetriableError,
-    SecurityError, and LaterFormat if a later version wrote one."""
+    """Return all connectors' records of one kind, by connector and what they are about; none if there is no topic.
+    Raises RetriableError if the cluster does not answer in time, SecurityError if READ or DESCRIBE on the topic is
+    missing, and LaterFormat if a later version wrote a record of this kind."""
     found: dict[tuple[str, K], V] = {}
     if await known_topic(cluster, topic) is None:
         return found
@@ -206,7 +218,8 @@ _LONGEST_REASON: Final = 4_000
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """``state``, ``reason`` and ``gap`` as in ``PartitionView``; ``since_ms``: when recorded, since 1970."""
+    """``state`` and ``reason`` as in ``PartitionView``, with ``gap`` if a log has changed; ``since_ms`` is when it was
+    recorded, since 1970."""
 
     state: str
     reason: str
@@ -257,7 +270,8 @@ async def read_states(cluster: Cluster, settings: RecordSettings) -> dict[TopicP
 
 
 async def read_stored_offsets(store: Cluster, *topics: str) -> status_and_offset_topics.SourceOffsets:
-    """Read those of ``topics`` that exist; a later one takes precedence. Raises NotAuthorized."""
+    """Read those of ``topics`` that exist; a later one takes precedence. Raises NotAuthorized if DESCRIBE on one is
+    missing, and what :func:`connect.kafka.log.compacted_topic.read_to_end` raises."""
     state = status_and_offset_topics.SourceOffsets()
 
     def fold(record: compacted_topic.LogRecord) -> None:
@@ -271,8 +285,9 @@ async def read_stored_offsets(store: Cluster, *topics: str) -> status_and_offset
 async def read_copied(
     store: Cluster, settings: MirrorSourceSettings, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Return the offset of the last record copied by partition: our position's, or an altered one of Java's. The flow
-    may store both between two reads, so an alteration counts only if a second read finds both unchanged."""
+    """Return the offset of the last record that a flow copied, for those of ``partitions`` that have one: by our
+    position, which is newer than Java's record unless that was altered since. The flow may store both between the two
+    reads, so an alteration counts only if a second read finds both unchanged. Errors as above."""
     before: dict[TopicPartition, tuple[Position, int | None]] = {}
     while True:
         offsets = await read_stored_offsets(store, *settings.offsets_topics)
@@ -335,7 +350,8 @@ async def _read_positions(
 
 
 async def read_statuses(cluster: Cluster, topic: str) -> status_and_offset_topics.StatusLog:
-    """Return the statuses of connectors and tasks; none if there is no such topic."""
+    """Return the statuses of connectors and tasks; none if there is no such topic. Errors are those of
+    ``read_to_end``."""
     statuses = status_and_offset_topics.StatusLog()
 
     def fold(record: compacted_topic.LogRecord) -> None:

@@ -49,7 +49,8 @@ NOTICED_WITHIN_S: Final = 10.0
 
 
 class ContactWatch:
-    """Watches the clusters of one running flow. Of flows that share one, the first logs that it does not answer."""
+    """Watches the clusters of one running flow, which the caller owns; ``contact`` is the result so far. Of the flows
+    that share a cluster, the first logs that it does not answer, once a minute."""
 
     def __init__(self, flow: FlowName, source: Cluster, target: Cluster, causes: Causes = CAUSES) -> None:
         self.flow, self._causes = flow, causes
@@ -154,7 +155,8 @@ class LagReader:
         return stored | await first_offsets(source, fresh, begin_of(settings))
 
     async def look(self, last: FlowLag = NOTHING) -> FlowLag:
-        """Read as :meth:`all`; without an answer, return what is known of ``last``. Raises permanent errors."""
+        """Read as :meth:`all`; if a cluster does not answer, return what is still known of ``last``. Raises permanent
+        errors, such as a missing right."""
         before = self.contact
         sides = await asyncio.gather(asked(self.source, before.source), asked(self.store, before.target))
         self.contact = Contact(*sides)
@@ -236,7 +238,8 @@ class SharedLag:
     async def read(
         self, settings: MirrorSourceSettings, source: Cluster, store: Cluster, watch: ContactWatch | None = None
     ) -> FlowLag:
-        """Return a lag at most a second old; do not read if ``watch`` finds that the source does not answer."""
+        """Return a lag at most a second old; without a read if ``watch`` finds that the source does not answer. Errors
+        are those of :meth:`LagReader.look`."""
         silent = asyncio.Event() if watch is None else watch.source_is_silent
         async with self._reading:
             began_s = time.monotonic()
@@ -283,7 +286,8 @@ async def _sizes(source: Cluster, partitions: Collection[TopicPartition]) -> dic
 
 
 async def last_checkpoint_ms(settings: MirrorSourceSettings, target: Cluster) -> int:
-    """Return when a checkpoint of the flow was last written, since 1970; -1 if none. Raises RetriableError."""
+    """Return when a checkpoint of the flow was last written, in milliseconds since 1970; -1 if none was. Raises
+    RetriableError if the target does not answer."""
     topic = settings.policy.checkpoints_topic(settings.source_alias)
     found = (await target.metadata({topic})).topics.get(topic)
     if found is None or not found.partitions:

@@ -21,8 +21,9 @@ _LITERAL: Final = re.compile(r"[a-zA-Z0-9._-]*")
 
 @dataclass(frozen=True, slots=True)
 class MappingRule:
-    """``left -> right``. ``texts`` of the left side alternate with ``groups``; ``right`` alternates texts with
-    references: the number of a group from 1, or 0 for the source's alias."""
+    """``left -> right``: texts with groups between them, and with references to these groups. ``texts`` has one more
+    element than ``groups``; ``right`` alternates the texts of the right side with references: the number of a group
+    from 1, or 0 for the source's alias."""
 
     text: str
     texts: tuple[str, ...]
@@ -68,7 +69,8 @@ class MappingRule:
         return head.startswith(prefix) or prefix.startswith(head)
 
     def forward_prefix(self, alias: str, prefix: str) -> str | None:
-        """Return the common prefix of remote names of topics with ``prefix``; None if unknown."""
+        """Return the common prefix of remote names of topics that begin with ``prefix``; None if unknown, because the
+        rule does more than replace one prefix by another."""
         head = self.texts[0]
         moves_all = self.groups == (_ANYTHING,) and self.texts[1] == "" and self.right[-2:] == (1, "")
         if not moves_all or 1 in self.right[:-2] or not prefix.startswith(head):
@@ -77,11 +79,14 @@ class MappingRule:
         return front + prefix.removeprefix(head)
 
     def names_on_purpose(self, alias: str) -> bool:
-        """Whether its right side begins with ``alias`` literally, before any group."""
+        """Whether its right side begins with ``alias`` literally, before any group, so that it deliberately makes names
+        with this alias."""
         return not self.names_source and str(self.right[0]).startswith(alias)
 
     def backward(self, name: str, alias: str | None = None) -> tuple[str | None, str] | None:
-        """Return the alias, if known, and the source topic of a remote name; None if it is not this rule's."""
+        """Return the alias, if the name has it, and the source topic of a remote name, as the regular expression reads
+        it; None if the name is not this rule's. A name need not show where an alias ends: ``alias`` is the only one
+        possible, None for any."""
         pattern, groups = "", dict[int, int]()
         for part in self.right:
             if isinstance(part, str):

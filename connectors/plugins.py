@@ -41,7 +41,9 @@ def mirror_plugins(host: MirrorHost) -> tuple[PluginDescription, ...]:
 async def consumer_group_report(
     worker: Mapping[str, str], kept: KeptReports, kind: str, props: Props, query: Mapping[str, str]
 ) -> dict[str, Any] | None:
-    """Return a report of a checkpoint connector, None for another ``kind``. Raises ConfigError, RetriableError."""
+    """Return a report of a checkpoint connector, None if there is none of this ``kind``. ``worker`` are the worker's
+    properties, with references resolved. Raises ConfigError if ``top`` is not a number, or a setting is invalid, and
+    RetriableError if the clusters did not answer in time."""
     if kind not in _KINDS:
         return None
     asked = {name: query.get(name, "") for name in _KINDS[kind]}

@@ -1,5 +1,9 @@
-"""Define the replication policies that ``replication.policy.class`` can name, find their classes, and detect cycles:
-MirrorMaker 2's two, and ours, which maps names by a table of rules."""
+"""Define the replication policies that ``replication.policy.class`` can name, find their classes, and detect cycles.
+
+MirrorMaker 2 has two policies. The third, ours, maps names by a table of rules, for users who want neither aliases
+before names nor unchanged names. Settings can name this project's classes, also under Java's names, and those of
+installed packages.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,8 @@ _ALWAYS_DOTTED: Final = ("mm2-configs.", "mm2-offsets.", "mm2-status.", "mm2-off
 
 
 class DefaultReplicationPolicy:
-    """``us.orders``: the source's alias, a ``separator``, the topic. ``internal_separator``: in internal topics."""
+    """``us.orders``: the source's alias, a separator, the topic. ``separator``: ``replication.policy.separator``.
+    ``internal_separator``: separator in the names of the topics of checkpoints and offset syncs."""
 
     def __init__(self, separator: str = _DEFAULT_SEPARATOR, internal_separator: str | None = None) -> None:
         self._separator = separator
@@ -78,7 +83,8 @@ class DefaultReplicationPolicy:
 
 
 class IdentityReplicationPolicy(DefaultReplicationPolicy):
-    """Topics keep their names, except heartbeats; cycles cannot be detected, and all are of ``source_alias``."""
+    """Topics keep their names, except heartbeats. Cycles cannot be detected from names alone. ``source_alias`` is the
+    result of :meth:`topic_source` for every topic (``source.cluster.alias``)."""
 
     def __init__(
         self,
@@ -114,8 +120,9 @@ def separators(props: Mapping[str, str]) -> tuple[str, str]:
 
 
 def is_cycle(policy: ReplicationPolicy, topic: str, target_alias: str) -> bool:
-    """Whether mirroring ``topic`` to ``target_alias`` brings records back (Kafka's ``isCycle``): some hop in the name
-    is the target. It ends with any third-party policy, at a name seen before or impossible."""
+    """Whether mirroring ``topic`` to ``target_alias`` brings records back to where they have been. Kafka's
+    ``MirrorSourceConnector.isCycle``: some hop in the name is the target. It ends with any third-party policy: at a
+    name that was seen before, and at one that no topic can have."""
     if isinstance(policy, MappingReplicationPolicy):
         return policy.has_passed(topic, target_alias)
     seen: set[str] = set()
@@ -146,13 +153,15 @@ class _Reading(NamedTuple):
 
 
 class MappingReplicationPolicy(DefaultReplicationPolicy):
-    """``replication.policy.mapping`` and ``replication.policy.mapping.unmatched``. The first rule that matches a whole
-    name gives the remote one; ``$1`` is a group, ``$source`` the alias. If no rule has ``$source``, every topic counts
-    as one of the source, as with Identity, and cycles cannot be detected. Topics that no rule matches get the alias as
-    a prefix or keep their name; heartbeats always get it. A name may be read in several ways, such as ``us.clicks``
-    with the alias, and by ``legacy.(.*) -> $1``: one counts, and the topic of any other is refused. First come readings
-    with the alias of a known cluster, then the rules in order. A rule reads a name in one way, so that by ``$2-$1`` a
-    topic may be refused."""
+    """The keys ``replication.policy.mapping`` and ``replication.policy.mapping.unmatched``. The first rule that matches
+    a whole name gives the remote one. Outside groups a rule is plain text: a dot is a dot. ``$1`` is a group,
+    ``$source`` the source's alias. If no rule has ``$source``, a name does not say where a topic came from: every topic
+    then counts as one of the source, as with Identity, and cycles cannot be detected. Topics that no rule matches get
+    the alias as a prefix (``prefix``) or keep their name (``keep``); heartbeats always get it. A name may be read in
+    several ways: ``us.clicks`` as ``clicks`` with the alias as a prefix, and by a rule ``legacy.(.*) -> $1`` as
+    ``legacy.us.clicks``. One counts, and the topic of any other is refused. First come readings that give the alias of
+    a known cluster, including rules that write this alias literally; then the rules in order. A rule reads a name in
+    one way: ``$2-$1`` of a name with more dashes may be another topic's, so that a topic is refused."""
 
     def __init__(
         self, rules: tuple[MappingRule, ...], *, keeps: bool, source_alias: str | None, separators: tuple[str, str]
@@ -223,7 +232,8 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
     def _read_behind(
         self, name: str, unnamed: _Reading, aliases: tuple[str, ...], seen: Collection[str]
     ) -> _Reading | None:
-        """Return what the name before an unknown hop says or, if that proves nothing, ``name``."""
+        """Return what the name before an unknown hop says or, if that proves nothing, ``name`` itself. By ``legacy.(.*)
+        -> $1`` each name would have one of the cluster legacy before it, and so would that one."""
         for asked in (unnamed.topic, name) if unnamed.is_marked else (name,):
             source_reading = self._read(asked, aliases, self._naming)
             if source_reading is None or not source_reading.is_named:
@@ -363,7 +373,8 @@ POLICIES: Final[Mapping[str, Factory]] = {
 def sees_cycles(
     there: ReplicationPolicy, back: ReplicationPolicy, source_alias: str, *, are_renamed: bool = False
 ) -> bool:
-    """Whether ``back`` recognizes what ``there`` named, which other rules may rename afterwards (``are_renamed``)."""
+    """Whether ``back`` recognizes what ``there`` named on its way from ``source_alias``; not if other rules rename
+    topics afterwards (``are_renamed``)."""
     if are_renamed:
         return False
     if isinstance(there, MappingReplicationPolicy):
@@ -380,7 +391,8 @@ def known_policies() -> list[str]:
 
 
 def make_policy(props: Mapping[str, str]) -> ReplicationPolicy:
-    """Make the policy that properties name. Raises ConfigError if it is unknown, or its settings are invalid."""
+    """Make the policy that a connector's or client's properties name. Raises ConfigError if
+    ``replication.policy.class`` is unknown, or its settings are invalid."""
     name = props.get(_KEY, DEFAULT_POLICY_CLASS).strip()
     if props.get(_SEPARATOR) == "" and POLICIES.get(name) is not _identity:
         raise ConfigError(f"{_SEPARATOR} must not be empty with a policy that writes it into names", _SEPARATOR)

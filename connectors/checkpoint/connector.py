@@ -97,7 +97,8 @@ class MirrorCheckpointTask(SourceTask):
         self._schedule: Schedule | None = None
 
     async def start(self, props: Props) -> None:
-        """Start without waiting for clusters, which polls do: they must know earlier checkpoints first."""
+        """Start without waiting for clusters: polls do, because earlier checkpoints must be known before new ones are
+        written."""
         settings = self._settings = checkpoint_settings(props)
         self._interval_s = settings.emit_interval_s or 0
         self._again = Backoff(log, f"{settings.flow}: no checkpoints now", _AGAIN_FIRST_MS, _AGAIN_LAST_MS)

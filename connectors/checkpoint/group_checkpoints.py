@@ -1,9 +1,12 @@
 """Choose the source's groups that get checkpoints, translate their offsets, and decide which checkpoints to write.
 
-The rules are those of Kafka's ``MirrorCheckpointConnector.findConsumerGroups`` and
-``MirrorCheckpointTask.checkpointIsMoreRecent``. A record for each group, in the topic of the offset map, names the
-partitions where the group still has offsets at the source, with topic ids, because Java's topic keeps old checkpoints
-when a group or a topic is deleted, and its clients fail on a tombstone there.
+The choice of groups is Kafka's ``MirrorCheckpointConnector.findConsumerGroups``, the choice of checkpoints is
+``MirrorCheckpointTask.checkpointIsMoreRecent``. A task and a plan use the same translation.
+
+The module also records which offsets a group still has at the source, because Java's topic keeps old checkpoints: if a
+group loses its offset, because it or its topic was deleted, the last checkpoint stays. Java's clients fail on a
+tombstone there. So a record for each group, in the topic of the offset map, names the partitions that the last read
+found, with the ids of their topics at the source.
 """
 
 from __future__ import annotations
@@ -62,7 +65,8 @@ class GroupFinder:
 
     async def find(self) -> list[str]:
         """Return groups that the filter selects and that have an offset in a mirrored topic, in order. Raises
-        HeliographError if one cannot be read, because its checkpoints would end without a message."""
+        HeliographError: one group that cannot be read fails the whole read; otherwise its checkpoints would end without
+        a message."""
         listed = await list_groups(self._source)
         taken = {name: one for name, one in listed.items() if self._settings.group_filter.should_replicate_group(name)}
         self._report(taken)
@@ -106,7 +110,8 @@ def decode(assigned: str) -> list[str]:
 
 
 class TranslatedCheckpoint(NamedTuple):
-    """A checkpoint; ``by_map``: by the offset map, which overrides others. Topic ids are None if unknown."""
+    """A checkpoint translated now; ``by_map``: by the offset map, which overrides what was written. ``topic_id`` is the
+    remote topic's, ``source_id`` that of its source; None if unknown."""
 
     checkpoint: Checkpoint
     by_map: bool
@@ -142,7 +147,8 @@ class Checkpoints:
         return newer
 
     def current(self, group: str) -> dict[TopicPartition, Checkpoint]:
-        """Return the checkpoints of the last read; others may be of a topic recreated since, and skip records."""
+        """Return the checkpoints of the last read, by remote partition. Others may be of a topic recreated since, and
+        skip records that no consumer has read."""
         return {place: one for place, one in self._last[group].items() if place in self._current_ids[group]}
 
     def topic_ids(self, group: str) -> dict[str, UUID | None]:
@@ -168,7 +174,9 @@ _CALL_S: Final = 5.0
 
 
 class GroupLook:
-    """Reads some groups of one flow. ``syncs``: the cluster of the offset syncs. ``maps``: None: read it separately."""
+    """Reads some groups of one flow. ``source``: the cluster of the groups. ``target``: the cluster of the checkpoints
+    and the offset map. ``syncs``: the cluster that holds the topic of offset syncs. ``maps``: the offset map of the
+    flow; None: read it separately."""
 
     def __init__(
         self,
@@ -203,7 +211,9 @@ class GroupLook:
             await self._translator.follow()
 
     async def newer(self, group: str) -> list[Checkpoint]:
-        """Return a group's newer checkpoints, which count as written from now on. Raises HeliographError."""
+        """Return a group's checkpoints that are newer than earlier ones; they count as written from now on. Many groups
+        may be read concurrently. Raises HeliographError if the group cannot be read, or its offsets cannot be
+        translated."""
         stored = await committed(self._source, group, timeout_s=_CALL_S)
         # A look-up may advance the map, which all groups and tasks of a worker share.
         async with self._maps.in_use:
@@ -281,8 +291,9 @@ async def read_live(target: Cluster, map_topic: str, flow: str) -> dict[str, Liv
 
 
 class LiveOffsets:
-    """The live offsets of one task's groups. New partitions are stored after their checkpoints, removed ones at once: a
-    crash between makes a valid checkpoint count as stale, never the reverse."""
+    """The live offsets of one task's groups. New partitions are stored after the checkpoints of the same read, removed
+    ones at once: a crash in between makes a valid checkpoint count as stale, and never the reverse. Without a record
+    nothing of a group counts as stale."""
 
     def __init__(self, target: Cluster, map_topic: str, flow: str) -> None:
         self._target, self._topic, self._flow = target, map_topic, flow

@@ -81,8 +81,9 @@ class GroupOffsetSync:
         self._ahead: set[str] = set()
 
     async def run(self) -> None:
-        """Move every group once; a failure does not delay the others. Raises HeliographError if listing fails. It works
-        without the source: only the target says whether a topic was recreated since."""
+        """Move every group once; a failure does not delay the others. Raises HeliographError if listing groups fails.
+        An offset may be older than its topic, if that was recreated and the source has not been read since. Only the
+        target is queried for that, so it works without the source."""
         listed = await list_groups(self._target)
 
         async def sync(group: str) -> None:

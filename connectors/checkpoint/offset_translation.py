@@ -1,8 +1,9 @@
 """Translate a group's source offset to the remote topic: by the offset map exactly, else by Java's offset syncs.
 
-Kafka's ``OffsetSyncStore`` keeps 64 syncs of each source partition: the newest, the oldest that may be used, and
-between them such that their distance grows as powers of two. A group whose offset is older than the offset map
-continues at the beginning of the remote partition.
+Kafka's ``OffsetSyncStore`` keeps 64 syncs of each source partition: the newest first, the oldest that may be used last,
+and between them such that their distance grows as powers of two. So translation is most precise near the end of a
+partition. A reader follows the topic of offset syncs. A group whose offset is older than the offset map continues at
+the beginning of the remote partition.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ TOO_OLD: Final = -1
 
 
 class OffsetSyncStore:
-    """Translates offsets by syncs. ``only_last``: of syncs that exist when reading begins only the last of each
-    partition counts, because an older one could move a group back behind an unknown checkpoint."""
+    """Takes syncs as they were written and translates offsets. ``only_last``: of the syncs that exist when reading
+    begins only the last of each partition is used, because an older one could move a group back behind a checkpoint
+    that the reader does not know."""
 
     def __init__(self, *, only_last: bool) -> None:
         self._only_last = only_last
@@ -66,7 +68,8 @@ class OffsetSyncStore:
 
 
 def _with(original: list[OffsetSync], sync: OffsetSync) -> list[OffsetSync]:
-    """Return the slots with ``sync``; a slot that is too old for its place gets the newest older sync that fits."""
+    """Return the slots once ``sync`` is the newest. Each slot that has become too old for its place gets the newest
+    older sync that fits there."""
     slots = [sync, *original[1:]]
     replacement, candidate = sync, 0
     for index in range(1, _SLOTS):
@@ -105,7 +108,8 @@ log = logging.getLogger(__name__)
 
 
 class OffsetSyncReader:
-    """Reads partition 0 of ``topic`` into a store, as Java's ``KafkaBasedLog``."""
+    """Java's ``OffsetSyncStore`` with its ``KafkaBasedLog``: reads partition 0 of ``topic``. ``only_last``: see
+    :class:`OffsetSyncStore`; it applies to syncs that exist when reading begins."""
 
     def __init__(self, cluster: Cluster, topic: str, *, only_last: bool) -> None:
         self._cluster, self._topic = cluster, topic
@@ -114,7 +118,9 @@ class OffsetSyncReader:
         self.store = OffsetSyncStore(only_last=only_last)
 
     async def follow(self) -> None:
-        """Read what was added, a recreated topic from its beginning. Raises RetriableError, SecurityError."""
+        """Read what was added. A missing topic holds nothing yet; a recreated one is read from its beginning. Raises
+        RetriableError if the cluster does not answer in time, and SecurityError if READ or DESCRIBE on the topic is
+        missing."""
         known = await known_topic(self._cluster, self._topic)
         if known is None:
             return
@@ -140,7 +146,8 @@ class Beginnings:
         self._bare: dict[MapPair, tuple[int, bool]] = {}
 
     async def follow(self, pairs: Collection[MapPair]) -> None:
-        """Read the start offsets. Raises RetriableError; without a leader the earlier one is kept."""
+        """Read the start offsets. Raises RetriableError if the cluster does not answer; a partition without a leader
+        keeps its earlier one."""
         found, missing = await known_offsets(self._target, {pair.target for pair in pairs}, EARLIEST)
         starts = {pair: found.get(pair.target, self._starts.get(pair)) for pair in pairs}
         self._starts = {pair: start for pair, start in starts.items() if start is not None}
@@ -155,7 +162,8 @@ class Beginnings:
         return None if start is None else max(offset, start)
 
     async def is_bare_before(self, pair: MapPair, offset: int) -> bool:
-        """Whether a reader of committed records gets none before ``offset``. Raises RetriableError, SecurityError."""
+        """Whether a reader of committed records gets none before ``offset``; False if that is unknown. Raises
+        RetriableError or SecurityError if the log cannot be read."""
         start = self._starts.get(pair)
         if start is None or start >= offset:
             return start is not None
@@ -180,8 +188,9 @@ class TranslatedOffset(NamedTuple):
 
 
 class Translator:
-    """Translates offsets of one flow: by the map of what MirrorSource here has copied, else by offset syncs. A map is
-    for two topics by their ids: if one is recreated, nothing is known until the copy begins again."""
+    """Translates offsets of one flow. The map knows what this project's MirrorSource copied; for what is older, or was
+    copied by Java, offset syncs are used. A map is for two topics, by their ids: once one of them is recreated, nothing
+    is known until the copy has begun again."""
 
     def __init__(
         self, settings: CheckpointSettings, source: Cluster, target: Cluster, maps: MapReader, syncs: OffsetSyncReader
@@ -243,7 +252,8 @@ class Translator:
 
     async def translate(self, source: TopicPartition, offset: int) -> list[TranslatedOffset]:
         """Return where a group whose next record is ``offset`` continues, in each topic that its records are copied to;
-        at the end of the copy if it is not copied yet."""
+        nothing if nothing, or nothing that old, is known. An offset that is not copied yet leads to the end of the
+        copy. Errors are those of the map reader's look-ups."""
         # Another task may have advanced the shared map, and failed.
         positions = self._maps.positions(source) if self._has_map and self._maps.is_whole else []
         if positions:

@@ -1,6 +1,10 @@
-"""Connect the clusters of a failover, and hold the lease that lets one operator at a time work on it. Kafka itself
-fences the previous holder: each run claims all transactional ids under which it commits, beginning with that of the
-lease's record, so no earlier run can commit anything. The record names the holder for people."""
+"""Connect the clusters of a failover, and hold the lease that lets one operator at a time work on it.
+
+Kafka itself fences the previous holder. A record in the offset map's topic names the holder for people; it is renewed
+while a command runs. A command commits on the target under the flow's transactional ids. Each run claims all of them
+first, beginning with the record's: once its record is written, no earlier run can commit anything, at whatever step it
+stopped.
+"""
 
 from __future__ import annotations
 
@@ -121,8 +125,9 @@ _LOOK_S: Final = 5.0
 
 @asynccontextmanager
 async def flow_site(props: Mapping[str, str], worker: Mapping[str, str]) -> AsyncIterator[Site]:
-    """Open a site for reading, for a checkpoint connector and its worker, which have no ``mm2.properties``: the reverse
-    flow has default names, and is enabled if it has stored an offset map. Raises ConfigError."""
+    """Open a site for reading. ``props`` is the config of a checkpoint connector, ``worker`` that of its worker. A
+    worker has no ``mm2.properties``. So what the file says of the reverse flow is derived: the names are the defaults,
+    and the flow counts as enabled if it has stored an offset map. Raises ConfigError if a setting is invalid."""
     await open_stores(props)
     checkpoints = checkpoint_settings(props)
     here, there = checkpoints.source_alias, checkpoints.target_alias
@@ -196,7 +201,8 @@ class FailoverInProgress(PermanentError):
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """The holder: a person at ``host``, their process, and the ``run`` of their command. ``until_ms``: 0 once ended."""
+    """The holder: ``owner`` is a person at ``host``, ``pid`` their process, ``run`` their command's id. ``until_ms`` is
+    0 once it has ended; ``step`` is the last step that it started."""
 
     owner: str
     host: str
@@ -261,7 +267,8 @@ async def look(target: Cluster, map_topic: str, flow: str) -> LeaseRecord | None
 
 
 async def stored(target: Cluster, map_topic: str, flow: str) -> dict[bytes, bytes]:
-    """Read the lease and what is stored with it, by key. Raises UnreadableRecord, and what reading the topic raises."""
+    """Read the lease and all that is stored with it, by key; each key begins with that of the lease. Raises
+    UnreadableRecord, and what :func:`connect.kafka.log.compacted_topic.read_to_end` raises."""
     found: dict[bytes, bytes] = {}
     if await known_topic(target, map_topic) is None:
         return found
@@ -314,11 +321,13 @@ class Lease:
             raise FailoverInProgress(taken) from None
 
     async def check(self) -> None:
-        """Renew before a change outside a transaction, as after a freeze. Raises FailoverInProgress."""
+        """Renew before a change outside a transaction: another operator may have taken over while this process was
+        frozen. Raises FailoverInProgress."""
         self.check_not_lost()
         await self.store()
 
     def check_not_lost(self) -> None:
+        """Raise the error of the last renewal."""
         if self.lost is not None:
             raise self.lost
 
@@ -363,7 +372,8 @@ def _is_free(known: LeaseRecord, mine: LeaseRecord) -> bool:
 
 
 async def await_no_failback(site: Site, mine: LeaseRecord) -> None:
-    """Wait until no operator moves readers back, while holding a lease. Raises FailoverInProgress."""
+    """Wait until no operator moves readers in the other direction, while holding a lease that a later run there finds.
+    Raises FailoverInProgress."""
     await await_free(lambda: look(site.source, site.back.map_topic, site.back.flow), mine)
 
 

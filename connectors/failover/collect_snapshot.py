@@ -45,7 +45,8 @@ _NONE: Final = frozenset({91, 35})
 
 
 async def only_at_source(source: Cluster, target: Cluster, workers: Collection[str] = ()) -> list[str]:
-    """Note what only the source has, without that of the mirror's ``workers``, and what a cluster does not show."""
+    """Note quotas, SCRAM users, ACLs and transactional ids that only the source has, without those of the mirror's
+    ``workers`` (groups), and what a cluster does not show."""
     ours = (_OURS, *(name for group in workers for name in (f"{group}-", f"{_LEADER}{group}")))
     notes, hidden = [], []
     for what, look in _LOOKS.items():
@@ -140,7 +141,8 @@ class _Looks:
 
 
 async def collect(site: Site, failover_options: FailoverOptions, back: FlowControl | None = None) -> Snapshot:
-    """Read only. ``back`` controls the reverse flow. Raises ClusterUnreachable if the target does not answer."""
+    """Read and change nothing. ``back`` controls the reverse flow. Raises ClusterUnreachable if the target does not
+    answer."""
     here, there = site.flow.source_alias, site.flow.target_alias
     target_error, source_error = await asyncio.gather(
         why_silent(site.target, _LOOK_S), why_silent(site.source, _LOOK_S)
@@ -273,7 +275,8 @@ def _with_diverged(groups: Groups, diverged: Mapping[TopicPartition, str]) -> Gr
 
 
 async def _copied_until_ms(site: Site) -> int:
-    """Return when the last mirrored heartbeat of the source was written, in ms since 1970; -1 if that is unknown."""
+    """Return when the source's last heartbeat on the target was written, in milliseconds since 1970; -1 if there is
+    none, or if topic names do not say where heartbeats come from."""
     policy = site.flow.policy
     try:
         reported = await read_heartbeats(site.target, [policy], _LOOK_S, _HEARTBEATS)

@@ -1,5 +1,8 @@
-"""Stop a flow's writers and then the flow: deny writes on the source, copy to its end, and fence the copy, so that
-nothing more reaches the target. The ACLs that deny writes are recognized by their form."""
+"""Stop a flow's writers and then the flow: deny writes on the source, copy to its end, and fence the copy.
+
+The ACLs that deny writes are recognized by their form, and removed again. After the fence nothing more of the flow
+reaches the target, in whatever process it ran.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,8 @@ async def denied_already(source: Cluster, topics: Collection[str]) -> set[str]:
 
 
 async def deny_writes(source: Cluster, topics: Collection[str]) -> None:
-    """Add the ACLs. Raises SecurityDisabled if the cluster has no authorizer."""
+    """Add the ACLs. Raises SecurityDisabled if the cluster has no authorizer, and what
+    :func:`connect.kafka.authorization.create_acls` raises."""
     _raise_first((await authorization.create_acls(source, rules(topics))).values())
 
 
@@ -110,7 +114,8 @@ StillOurs = Callable[[], None]
 
 
 class FlowControl(Protocol):
-    """The source connector of one flow, over REST. Raises HeliographError. ``start_command`` is for operators."""
+    """The source connector of one flow, over the REST API of its workers. Raises HeliographError. ``start_command`` is
+    what an operator runs to start it."""
 
     start_command: str
 
@@ -123,6 +128,7 @@ class FlowControl(Protocol):
 
 
 def how_to_start(control: FlowControl | None) -> str:
+    """Return what an operator does to start a stopped flow."""
     if control is None:
         return "start its mirror and, if its connectors are STOPPED, run heliograph connectors resume"
     return control.start_command
@@ -137,8 +143,10 @@ async def drain(
     denied: Collection[str] = (),
     left_out: Collection[str] = (),
 ) -> None:
-    """Wait until the flow has copied all except ``left_out`` partitions, such as ``orders-0``. Raises PermanentError if
-    a ``denied`` topic exists but is hidden, RetriableError after ``timeout_s``, or ``stalled_s`` without a copy."""
+    """Wait until the flow has copied all that the source holds. Writes to ``denied`` topics are denied; ``left_out``
+    partitions, such as ``orders-0``, are not waited for. Raises PermanentError if a denied topic exists but is no
+    longer visible, so what is left to copy is unknown, and RetriableError if the flow takes longer than ``timeout_s``,
+    or copies nothing for ``stalled_s``."""
     clock = asyncio.get_running_loop().time
     give_up_s = clock() + timeout_s
     least, moved_s, said = -1, clock(), ""
@@ -233,7 +241,8 @@ def _are_handed_over(positions: Mapping[TopicPartition, Position]) -> bool:
 
 
 class CopiedEnd(NamedTuple):
-    """The target offset after the flow's last record; ``surplus`` records came after its last stored position."""
+    """The target offset after the last record that the flow wrote. ``surplus`` records, at ``written``, came after its
+    last stored position."""
 
     offset: int
     surplus: int = 0
@@ -253,8 +262,9 @@ def written_on(
 async def copied_ends(
     site: Site, report: Report | None = None, *, among: Collection[TopicPartition] | None = None
 ) -> dict[TopicPartition, CopiedEnd]:
-    """Return the ends by source partition, of those copied to ``among`` these target partitions unless None. With
-    ``report``, writers that did not hand over are fenced first."""
+    """Return the ends by source partition of those copied to ``among`` these target partitions (None: all). With
+    ``report``, writers that did not hand over are fenced first, and reported. Raises what
+    :func:`connect.kafka.log.transactions.fence` raises."""
     positions = {
         one: position
         for one, position in (await read_positions(site)).items()
@@ -294,7 +304,8 @@ async def fence_writers(site: Site, report: Report) -> None:
 
 
 async def _end_of(target: Cluster, position: Position, known: TopicMetadata | None) -> CopiedEnd:
-    """Find the end of the last batch of a position's writer, also of what it wrote after its last commit."""
+    """Find the end of the last batch of a position's writer: the log shows what came after the last commit.
+    ``known`` is the topic as it is now."""
     name, index = position.target_topic, position.target_partition
     if known is None or not is_kept(position, known):
         return CopiedEnd(0)  # recreated or deleted: nothing was copied into it yet

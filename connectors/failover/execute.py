@@ -1,8 +1,10 @@
 """Carry out or rehearse a failover plan; each step checks whether it is done, so an interrupted run can run again.
 
-A group moves in one transaction with its entry in the journal. Brokers keep offsets committed later, and earlier ones
-are checked before the transaction ends, so nothing newer is overwritten even if this process freezes or dies. A
-rehearsal does everything except changes to a cluster, and measures the time.
+A group moves in one transaction with its entry in the journal. The brokers keep any offset committed after the
+transaction wrote its own, and earlier commits are checked before the transaction ends. So nothing newer is overwritten,
+even if this process freezes or dies. A process that takes over the lease fences this one.
+
+A rehearsal does everything except changes to a cluster, and measures the time.
 """
 
 from __future__ import annotations
@@ -57,8 +59,9 @@ _LOOK_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class FailoverResult:
-    """What was done. ``plan`` has each group's previous offset, and blocks groups that were not moved; ``late`` reports
-    writes after the drain; ``restart`` says how to start the flow if there is nothing to undo."""
+    """What was done. ``plan`` has each group's previous offset, and blocks groups that were not moved; ``proofs`` are
+    the sample checks; ``late`` reports writes at the source after the drain; ``verified`` what was verified.
+    ``restart`` says how to start the flow again if there is nothing to undo, else it is empty."""
 
     plan: Plan
     proofs: tuple[SampleCheck, ...] = ()
@@ -99,7 +102,8 @@ class GroupMover:
         )
 
     async def change_all(self, changes: Collection[Change], done: str) -> list[GroupFinding]:
-        """Make changes in a transaction each, and return why some were not made. Raises FailoverInProgress."""
+        """Make changes, each in its own transaction, and return why some were not made; ``done`` is the verb to report.
+        Raises FailoverInProgress if another operator has taken over."""
         waiting = deque(changes)
         findings: list[GroupFinding] = []
 
@@ -115,10 +119,12 @@ class GroupMover:
         return findings
 
     async def _change(self, one: Change, writer: TransactionalWriter) -> GroupFinding | None:
+        """Make one change, or return why not."""
         found: list[GroupFinding] = []
 
         async def may_commit(_: object) -> bool:
-            """Check with the offsets written: a later commit stays, and one of a later operator has fenced us."""
+            """Runs once the brokers have the offsets: a later commit is newer, and stays. An operator who has taken
+            the lease over has claimed this writer, and its open transaction is aborted."""
             found[:] = await self._why_not(one)
             return not found
 
@@ -178,8 +184,9 @@ class Failover:
         return plan(await collect_snapshot.collect(self._site, self._options, self._back), self._options)
 
     async def run(self, command: str, looked: Plan) -> FailoverResult:
-        """Do what ``looked`` plans, as far as it still holds; what was done stays done. Raises FailoverInProgress,
-        RetriableError if the same command can run again, and PermanentError if something has to be fixed first."""
+        """Do what ``looked`` plans, as far as it still holds. Raises FailoverInProgress if another operator holds the
+        lease, RetriableError if the same command can run again, and PermanentError if something has to be fixed
+        first. What was done stays done."""
         try:
             async with hold(self._site, command) as lease:
                 if not self._options.is_gone:
@@ -342,8 +349,9 @@ class Failover:
 
 
 async def start_again(site: Site, control: FlowControl | None, report: Report, left_out: Collection[str] = ()) -> None:
-    """Start the flow if an earlier run left it stopped, it lags (``left_out`` partitions apart), and its workers can be
-    reached. Raises PermanentError if it would copy back what came from its target."""
+    """Start the flow if an earlier run left it stopped, it lags, and its workers can be reached. ``left_out`` are
+    partitions, such as ``orders-0``, that do not count. Raises PermanentError if it would copy back what came from its
+    target."""
     if control is None or await control.state() not in _STOPPED:
         return
     now = await behind(site, left_out)
@@ -371,7 +379,8 @@ _MEASURED_REQUESTS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """``plan`` blocks what would not move. Seconds by step: measured, and estimated. ``read``: target offsets read."""
+    """``plan`` blocks what a failover would not move. ``took_s`` was measured, ``estimated_s`` is for what
+    was not done, in seconds by step. ``read`` is the number of target offsets from which a record was read."""
 
     plan: Plan
     proofs: tuple[SampleCheck, ...]
@@ -381,11 +390,13 @@ class Rehearsal:
 
     @property
     def rto_s(self) -> float:
+        """Estimate how long a failover takes, in seconds."""
         return sum(self.took_s.values()) + sum(self.estimated_s.values())
 
 
 async def rehearse(site: Site, failover_options: FailoverOptions, *, names_records: bool = True) -> Rehearsal:
-    """Rehearse: nothing is changed or committed. ``names_records``: reasons may have values of records that differ."""
+    """Rehearse and change nothing; the consumer on the target has its own group, and commits nothing.
+    ``names_records``: whether reasons may contain the values of records that differ."""
     took_s: dict[str, float] = {}
     began_s = time.monotonic()
 

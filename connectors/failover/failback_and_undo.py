@@ -1,7 +1,12 @@
-"""Move groups back to their old primary: by a failback over the reverse flow, which begins at the end of the flow, or
-by an undo of one run, group by group, unless the group has committed since. If the old primary has lost records that
-were copied, the flow begins where the two logs diverge, so that nothing is missing, and groups that read such a
-partition are blocked. (To replace the old primary's own tail by the new primary's records, change ``_prepare``.)"""
+"""Move groups back to their old primary: by a failback over the reverse flow, or by an undo of one run.
+
+A failback makes the reverse flow begin at the end of the flow; then it is a failover in the other direction. An undo
+reverts what a run has changed, group by group, unless the group has committed since.
+
+If the old primary has lost records of a partition that were copied, the flow begins where the two logs diverge, so that
+nothing is missing. The old primary's own tail stays before what comes back; groups that read such a partition are
+blocked. (To replace that tail by the new primary's records, change ``_prepare``.)
+"""
 
 from __future__ import annotations
 
@@ -31,7 +36,8 @@ def still_stopped(
 
 
 class Failback:
-    """A failback. ``site.flow`` moves readers back to ``site.target``, the old primary. Arguments as for Failover."""
+    """A failback. ``site.flow`` copies records and moves readers back to ``site.target``, the old primary;
+    ``site.back`` is the flow that brought them from there. Arguments as for :class:`Failover`."""
 
     def __init__(
         self,
@@ -198,7 +204,8 @@ async def look(site: Site, run: FailoverRun) -> tuple[list[Change], list[str]]:
 
 
 async def read_again(site: Site, run: FailoverRun) -> FailoverRun:
-    """Read a run again, under the lease. Raises PermanentError if another run, which was not shown, is the newest."""
+    """Read a run from the journal again, under the lease. Raises PermanentError if it is no longer the newest: the undo
+    would revert another run than the one shown."""
     now = newest(await read_runs(site))
     if now is None or now.id < run.id:
         raise PermanentError("this run has been undone in the meantime")

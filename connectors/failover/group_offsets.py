@@ -57,7 +57,8 @@ _WITHOUT_OFFSETS: Final[Mapping[str, GroupFinding]] = {
 
 
 class GroupsLook:
-    """The groups that options name. ``source`` is None if it is gone: then the flow's checkpoints are read."""
+    """The groups of a wish. ``source`` is None if it is gone: then the flow's checkpoints say what groups had
+    committed."""
 
     def __init__(
         self, site: Site, failover_options: FailoverOptions, source: Cluster | None, target_offsets: TargetOffsets
@@ -301,7 +302,8 @@ def streams_state(groups: Collection[str], topics: Collection[str]) -> list[Grou
 def why_not_mirrored(
     topic: str, partition: int, offset: int, flow: MirrorSourceSettings, others: Collection[str]
 ) -> str:
-    """Why a group at ``offset`` gets no offset of ``topic`` on the target; ``others``: aliases of other clusters."""
+    """Why a group at ``offset`` gets no offset of ``topic`` on the target; ``others`` are the aliases of clusters that
+    are neither the flow's source nor its target."""
     origin, upstream = flow.policy.topic_source(topic), flow.policy.upstream_topic(topic)
     if origin not in others:
         return f"reads {topic}, which {flow.flow} does not mirror: it gets no offset there"
@@ -316,7 +318,8 @@ def why_not_mirrored(
 
 
 def why_not_live(one: Checkpoint, live: Live | None, topic_id: UUID | None) -> str:
-    """Why the group no longer had a checkpoint's offset, by ``live`` and the source topic that was copied last."""
+    """Why the group no longer had a checkpoint's offset. ``live`` is what is known of the group, None if nothing is;
+    ``topic_id`` is the source topic from which records were copied last."""
     if live is None:
         return ""
     copy = TopicPartition(one.topic, one.partition)
@@ -331,7 +334,8 @@ def why_not_live(one: Checkpoint, live: Live | None, topic_id: UUID | None) -> s
 
 
 def why_stale(one: Checkpoint, end: int | None, copied_up_to: int | None) -> str:
-    """Why a checkpoint may be of an earlier topic of that name, by the ends of target and copy; None is unknown."""
+    """Why a checkpoint may be of an earlier topic of that name. ``end`` is an offset of the target, ``copied_up_to`` of
+    the source; None if it is unknown."""
     what = ""
     if end is not None and one.downstream_offset > end:
         what = f"offset {one.downstream_offset} of {one.topic}-{one.partition}, which ends at {end}"

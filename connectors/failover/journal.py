@@ -1,5 +1,8 @@
-"""The journal of moves: what each run changes, stored with the lease, so that an undo on any machine reverts one run. A
-group's entry is written in the transaction that moves the group: it exists if, and only if, the group was moved."""
+"""The journal of moves: what each run changes, stored with the lease in the offset map's topic on the target.
+
+An operator on any machine can undo what one run did, and nothing that another run did. A group's entry is written in
+the transaction that moves the group: it exists if, and only if, the group was moved.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +65,9 @@ class StartBefore:
 
 @dataclass(frozen=True, slots=True)
 class FailoverRun:
-    """What one run has changed: where the reverse flow ``starts``, where a failback ``begins`` the flow, and topics to
-    which writes are ``denied``. ``updated_ms``: since 1970."""
+    """What one run has changed. ``starts``: where the reverse flow begins. ``begins``: where the flow itself begins; a
+    failback stores them. ``denied``: topics of the source to which writes are denied. ``updated_ms``: when the run last
+    wrote to the journal, in milliseconds since 1970."""
 
     id: str
     source: str
@@ -84,6 +88,7 @@ class FailoverRun:
 
 
 def before_of(moves: Sequence[GroupMove]) -> tuple[GroupBefore, ...]:
+    """Return what the moves of one group change."""
     return tuple(GroupBefore(one.group, *one.target, one.before, one.before_metadata, one.after) for one in moves)
 
 
@@ -205,7 +210,8 @@ class Journal:
         begins: Sequence[StartBefore] | None = None,
         denied: Sequence[str] | None = None,
     ) -> None:
-        """Store what is about to be changed. None: unchanged; empty ``denied``: of earlier runs too."""
+        """Store what is about to be changed. None: unchanged; empty ``denied``: of earlier runs too. Raises
+        FailoverInProgress."""
         run = replace(
             self.run,
             owner=self._lease.record.owner,

@@ -1,5 +1,8 @@
 """Compare a partition's logs on two clusters: which records only one has, and whether a group's next records match.
-What the result of a verification before a move decides is here too."""
+
+A few of the next records of each partition are read with stock consumers. If the operator asks, the whole copy is
+verified before groups move, too: what the result decides is here.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,8 @@ class UnreplicatedRecords:
 async def unreplicated_ranges(
     copies: MapReader, log: TopicPartition, topic_id: UUID | None, begin: int, end: int
 ) -> list[Range]:
-    """Return ranges of ``log`` that are not copies by the map of the flow that writes there, for its current topic."""
+    """Return ranges of ``log`` that are not copies according to ``copies``, the map of the flow that writes there. Maps
+    of an earlier topic, with another id than ``topic_id``, do not count."""
     copied: list[Range] = []
     for pair in copies.pairs_to(log):
         if is_recreated(topic_id, pair.target_topic_id):
@@ -76,6 +80,7 @@ def identity(record: Any) -> tuple[Any, ...]:
 
 
 async def count(cluster: Cluster, log: TopicPartition, ranges: Sequence[Range]) -> UnreplicatedRecords | None:
+    """Count the records; None if there are none."""
     first = last = -1
     records = 0
     async for record in read_ranges(cluster, log, ranges):
@@ -156,8 +161,9 @@ _POSITION_S: Final = 0.05
 
 
 async def prove(site: Site, moves: Sequence[GroupMove], count: int, *, is_gone: bool) -> list[SampleCheck]:
-    """Compare the next ``count`` records of every move, unless the source ``is_gone``, either flow changes them, or the
-    topic is compacted, because the cleaner may have removed different records on each side."""
+    """Compare the next ``count`` records of every move, unless the source ``is_gone``. Records that either flow changes
+    are not compared, nor are those of compacted topics, because the cleaner may have removed different records on each
+    side."""
     changing = [one for one in (site.flow, site.back) if one.changing_key]
     why = ", ".join(f"{one.flow} changes records ({one.changing_key})" for one in changing)
     if is_gone or not count:
@@ -205,7 +211,8 @@ async def _not_comparable(source: Cluster, target: Cluster, moves: Sequence[Grou
 
 
 def compare(move: GroupMove, ours: Sequence[Any], theirs: Sequence[Any]) -> SampleCheck:
-    """Compare records. With offset syncs a group may begin earlier; from then on it must meet all of the source's."""
+    """Compare records of aiokafka. With offset syncs a group may begin earlier; from then on it must meet all of the
+    source's records."""
     mine, other = _identities(ours, theirs)
     begin = 0
     if move.how is How.SYNCS:
@@ -230,7 +237,8 @@ def _more(side: str, records: int) -> str:
 
 
 def _identities(ours: Sequence[Any], theirs: Sequence[Any]) -> list[list[tuple[Any, ...]]]:
-    """Include timestamps, without which heartbeats are all alike, unless a log sets its own or has none."""
+    """Include timestamps, which a copy keeps and without which heartbeats and counters are all alike, unless a log sets
+    its own or has none."""
     both = ours, theirs
     timed = all(one.timestamp_type == CREATE_TIME and one.timestamp >= 0 for some in both for one in some)
     return [[(*identity(one), one.timestamp if timed else 0) for one in some] for some in both]
@@ -263,7 +271,8 @@ def _rounds(moves: Sequence[GroupMove]) -> list[list[GroupMove]]:
 async def next_records(
     cluster: Cluster, offsets: Mapping[Partition, int], count: int, read_committed: bool, **more: Any
 ) -> dict[Partition, list[Any]]:
-    """Return the next ``count`` records of each partition that could be read in time; nothing is committed."""
+    """Return the next ``count`` records of each partition, without partitions that could not be read in time. ``more``
+    configures the consumer, which commits nothing."""
     if not offsets:
         return {}
     found: dict[Partition, list[Any]] = {one: [] for one in offsets}

@@ -38,7 +38,8 @@ _Candidate = tuple[int, TargetOffset]
 
 
 class _Map:
-    """The map of one flow, for topics that still have their ids. ``source`` and ``target``: None if one is gone."""
+    """The map of one flow, for topics that are still the same according to their ids. ``source`` and ``target`` are the
+    flow's; None if one is gone."""
 
     def __init__(self, reader: MapReader, source: Cluster | None, target: Cluster | None) -> None:
         self.reader = reader
@@ -90,7 +91,8 @@ class _Map:
 
 
 class Maps:
-    """Readers of offset maps, shared by one command: a later read fetches only what is new."""
+    """Readers of offset maps, one for each map, shared by one command. A later read fetches only what is new, and no
+    chunk that is still kept (see :class:`connectors.offset_map.reader.MapLimits`)."""
 
     def __init__(self) -> None:
         self._readers: dict[tuple[Cluster, str, str, bool], MapReader] = {}
@@ -106,7 +108,8 @@ class Maps:
 
 
 class TargetOffsets:
-    """Target offsets between the clusters of a site. ``source`` is None if it is gone."""
+    """Target offsets between the clusters of a site. ``source`` is None if it is gone. If the reverse flow is not
+    enabled, its map need not be visible."""
 
     def __init__(self, site: Site, source: Cluster | None) -> None:
         back, checkpoints, target, maps = site.back, site.checkpoints, site.target, site.maps
@@ -169,7 +172,8 @@ class TargetOffsets:
         return best._replace(offset=await list_offset(self._target, (best.topic, best.partition), EARLIEST))
 
     async def first_there(self, log: Partition, target: Partition, offset: int) -> int | None:
-        """Return the first source offset of ``log`` whose copy is at ``offset`` or later; None if that is unknown."""
+        """Return the first offset of ``log``, on the source, whose copy is at ``offset`` of ``target`` or later; None
+        if neither map knows."""
         source = TopicPartition(*log)
         found = list[MappedOffset | None]()
         if (pair := self._there.pair_of(source)) is not None and pair.target == target:
@@ -184,7 +188,9 @@ class TargetOffsets:
         return first_of(found)
 
     def leaving_out(self, log: Partition, target: Partition) -> str:
-        """Return the setting by which the flow may have left out records before the first that it copied."""
+        """Return the setting by which the flow may have left out records of ``log``, on the source, before the first
+        that it copied into ``target``. Empty if there is none, or if the flow did not begin at the first record: then
+        records left out cannot be distinguished from records never read."""
         flow, pair = self.flow, self.there.current(TopicPartition(*log))
         begins_later = flow.auto_offset_reset == "latest" or flow.initial_offsets_group
         return "" if pair is None or pair.target != target or begins_later else flow.changing_key
@@ -305,8 +311,9 @@ async def _held(source: Cluster, begun: Sequence[GroupMove], target_offsets: Tar
 
 
 async def without_empty_steps(moves: Sequence[GroupMove], target: Cluster) -> list[GroupMove]:
-    """Keep a group's offset on the target if going back would repeat only markers or aborted records; undecided or
-    missing records do not count as empty. Raises RetriableError if the target does not name its leaders."""
+    """Keep a group's committed offset on the target if only transaction markers or aborted records are between its
+    target offset and that one: going back would repeat nothing. Undecided or missing records do not count as empty.
+    Raises RetriableError if the target does not name its leaders."""
     back = {one.target for one in moves if one.goes_back}
     decided, _ = await known_offsets(target, back, LATEST, READ_COMMITTED, leader_s=LEADER_S)
 

@@ -32,15 +32,28 @@ class GroupOutcome(StrEnum):
 
 
 def has(groups: Collection[str], group: str) -> bool:
+    """Whether a set of groups holds one."""
     return group in groups or EVERY in groups
 
 
 @dataclass(frozen=True, slots=True)
 class FailoverOptions:
-    """What the operator wants. Sets of groups may hold :data:`EVERY`. ``keeps``: groups that keep a target offset that
-    is further; ``accepts``: groups that move in spite of a rule; ``at_ms``: find offsets by timestamp; ``sample``:
-    records compared for each partition. With ``verify_within_s`` alone, groups move even if the copy is not verified
-    whole."""
+    """What the operator wants. Sets of groups may hold :data:`EVERY`.
+
+    Args:
+        takes: Which groups move.
+        rewinds: Groups that may go back on the target.
+        keeps: Groups that keep an offset on the target that is further than their target offset.
+        accepts: By a rule of :data:`ACCEPTABLE`, the groups that move in spite of it.
+        named: Groups given by name, not by a pattern.
+        at_ms: Find target offsets by this timestamp; None: by offset.
+        is_gone: The source counts as gone, whether it answers or not.
+        leaves_unreplicated: The reverse flow may skip records that only the target holds.
+        sample: How many records are compared for each partition of a group.
+        verifies: What the flow has copied is verified to its end, or no group moves.
+        verify_within_s: The time limit for that, in which offsets are read too; alone, groups then move even if it is
+            not whole.
+    """
 
     takes: Callable[[str], bool] = lambda _: True
     rewinds: frozenset[str] = frozenset()
@@ -58,6 +71,7 @@ class FailoverOptions:
 
     @property
     def names(self) -> frozenset[str]:
+        """Return the groups that options name."""
         return self.rewinds.union(self.keeps, *self.accepts.values())
 
     def rewinds_group(self, group: str) -> bool:
@@ -180,11 +194,13 @@ def _reason(one: GroupFinding) -> Reason:
 
 
 def is_blocking(one: GroupFinding, failover_options: FailoverOptions | None = None) -> bool:
+    """Whether a finding keeps its group from moving."""
     accepted = failover_options.accepts.get(_WORDS.get(one.rule, one.rule), ()) if failover_options else ()
     return one.rule in _REMEDIES and not has(accepted, one.group)
 
 
 def plan(snapshot: Snapshot, failover_options: FailoverOptions) -> Plan:
+    """Decide what becomes of each group."""
     groups = snapshot.groups
     if snapshot.is_gone and failover_options.at_ms is None:
         groups = with_moved(groups, snapshot.moved, failover_options)
@@ -235,7 +251,8 @@ def _obstacles(snapshot: Snapshot, failover_options: FailoverOptions) -> list[st
 
 
 def with_moved(groups: Groups, moved: Mapping[tuple[str, Partition], int], failover_options: FailoverOptions) -> Groups:
-    """Keep groups where an interrupted run has moved them, because it knew more than checkpoints do."""
+    """Keep groups where an interrupted run has moved them: it knew what they had committed at the source, and
+    checkpoints are older."""
     kept = tuple(
         replace(one, after=one.before, how=How.MOVED)
         if one.goes_back

@@ -28,7 +28,9 @@ from connectors.offset_map.runs_and_chunks import OffsetLocation
 
 
 class Due(NamedTuple):
-    """Where the reverse flow ``starts``, why partitions are ``refused``, and source logs that ``diverged``."""
+    """What is to be stored for the reverse flow. ``starts``: where it begins. ``refused``: why nothing may be stored
+    for a partition. ``diverged``: partitions of the source that have lost the end of what was copied: the reverse flow
+    begins where the logs diverge."""
 
     starts: list[StartBefore]
     refused: list[str]
@@ -85,7 +87,8 @@ async def _parting(site: Site, diverged: Mapping[TopicPartition, Log]) -> dict[T
 
 
 async def find_diverged(site: Site) -> dict[TopicPartition, str]:
-    """Return source partitions that have lost the end of what was copied, with what each side alone holds."""
+    """Return source partitions of which the flow has copied more than what is still the same, with what each side alone
+    holds."""
     try:
         positions = await read_positions(site)
     except NotAuthorized:
@@ -175,7 +178,8 @@ async def reverse_flow_check(
 
 
 async def would_skip(site: Site, until: Mapping[TopicPartition, int] | None = None) -> list[str]:
-    """Name records that only the flow's source holds and the flow would skip, except the tails of replaced logs."""
+    """Name records that only the flow's source holds, and that the flow would skip; ``until`` as in :func:`find`. The
+    tail of a log that was replaced stays; it is reported for the groups that read it."""
     diverged = await find_diverged(site)
     return [
         f"only cluster {site.flow.source_alias} holds {one.own}, which {site.flow.flow} has not copied and would skip. "
@@ -194,7 +198,8 @@ class CopiedPartition(NamedTuple):
 
 
 async def comes_back(site: Site, ours: Collection[TopicPartition]) -> list[str]:
-    """Why the reverse flow must not begin yet: it would copy back partitions without a position in ``ours``."""
+    """Why the reverse flow must not begin yet: it would copy back partitions that have no position, so are not in
+    ``ours``. Empty if it is not enabled."""
     if not site.back.enabled:
         return []
     stored = await read_stored_offsets(site.target, *site.flow.offsets_topics)

@@ -68,7 +68,8 @@ class TargetOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupMove:
-    """One partition of one group. ``source_offset``: -1 if unknown; ``before``: on the target, None if it has none."""
+    """One partition of one group. ``source_offset``: the group's committed offset at the source; -1 if unknown.
+    ``before``: the group's committed offset on the target; None if it has none."""
 
     group: str
     source: Partition
@@ -140,7 +141,8 @@ class SampleCheck:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """All groups, their target offsets, and topics that they read and that no flow copies to the target."""
+    """``found`` are all groups read, ``moves`` their target offsets, whether they may move or not; ``not_mirrored`` are
+    topics that they read and that no flow copies to the target."""
 
     found: tuple[str, ...] = ()
     moves: tuple[GroupMove, ...] = ()
@@ -150,8 +152,9 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class LastKnown:
-    """How far a source that is gone was copied. ``stored_ms``: of the last position, since 1970, -1 if unknown.
-    ``ahead``: records that groups had read and that were not copied, by checkpoints: the least lag."""
+    """How far a source that is gone was copied. ``stored_ms``: when a position was last stored, in milliseconds since
+    1970; -1 if unknown. ``partitions``: how many have a position. ``ahead``: records that groups had read at the
+    source, by their checkpoints, and that were not copied. The lag was at least this many."""
 
     stored_ms: int = -1
     partitions: int = 0
@@ -160,9 +163,20 @@ class LastKnown:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that a plan is made from. ``copied_until_ms``: by mirrored heartbeats, since 1970, -1 if unknown;
-    ``last_known`` replaces the lag if the source is not read; ``moved``: where an interrupted run has moved groups;
-    ``stopped``: why partitions, such as ``orders-0``, are not copied to their end; ``obstacles`` prevent any move."""
+    """All that a plan is made from.
+
+    Args:
+        source_error: Why the source does not answer; empty if it does.
+        is_gone: The source counts as gone, whether it answers or not.
+        lag: None if it is unknown.
+        copied_until_ms: Until when records of the source arrived, by mirrored heartbeats, in milliseconds since 1970;
+            -1 if unknown.
+        last_known: Replaces the lag if the source is not read.
+        moved: Target offsets to which an interrupted run has moved groups, by group and target partition.
+        stopped: Source partitions, such as ``orders-0``, that are not copied to their end, with the reason.
+        verified: What is known of the flow's last verification; None if none has ended, or for the ``verified_error``.
+        obstacles: What prevents any move, such as another operator, or a read without an answer.
+    """
 
     source: str
     target: str

@@ -1,6 +1,9 @@
 """Find records that only the old primary holds after an unplanned failover, export them, and append them to the new.
+
 Each appended record has a header that says where it came from. A batch is committed with the mark that says how far its
-partition is appended, under an id that the next run claims before it reads the marks: nothing is appended twice."""
+partition is appended, under the flow's transactional id. The next run claims that id before it reads the marks, so they
+are exact, and nothing is appended twice.
+"""
 
 from __future__ import annotations
 
@@ -83,8 +86,9 @@ async def read_marks(site: Site) -> dict[TopicPartition, Mark]:
 
 @dataclass(frozen=True, slots=True)
 class Unreplicated:
-    """Records of one source partition that were not appended. ``mark`` says what was; ``doubt``: why some may be on the
-    target already; ``is_missing``: the target does not have the partition."""
+    """Records of one source partition that were not appended. ``topic_id`` is the source's; ``mark`` says what was
+    appended; ``doubt``: why some of these may be on the target already, empty if none is. ``is_missing``: the target
+    does not have the partition."""
 
     own: UnreplicatedRecords
     ranges: tuple[Range, ...]
@@ -100,8 +104,9 @@ class Unreplicated:
 
 
 class _Extent(NamedTuple):
-    """The range of a partition that was not copied. ``may_have_arrived``: it begins after a stored offset without a
-    position, such as that of Java's MirrorMaker 2, which copies further than it stores."""
+    """The range of a partition that holds decided records that were not copied, as far as is known.
+    ``may_have_arrived``: it begins after a stored offset without a position of ours. Java's MirrorMaker 2, which copies
+    further than it stores, or an operator stored it."""
 
     topic_id: UUID | None
     begin: int
@@ -174,7 +179,8 @@ async def find(site: Site, until: Mapping[TopicPartition, int] | None = None) ->
 async def _extents(
     site: Site, known: Collection[TopicPartition], among: Collection[TopicPartition] | None
 ) -> dict[TopicPartition, _Extent]:
-    """Return the extents of all partitions that the flow selects, or ``among`` these, without ``known`` positions."""
+    """Return the extents of all partitions that the flow selects, or ``among`` these, except ``known``, which have a
+    position."""
     wanted = await _selected(site, known, among)
     if not wanted:
         return {}
@@ -231,12 +237,14 @@ async def _arrived(
 
 
 def is_same(ours: Any, theirs: Any) -> bool:
+    """Whether a record is the copy of another."""
     is_timed = theirs.timestamp_type == CREATE_TIME
     return identity(ours) == identity(theirs) and (not is_timed or ours.timestamp == theirs.timestamp)
 
 
 async def export(site: Site, found: Sequence[Unreplicated], directory: Path) -> list[Path]:
-    """Write a file for each partition, a JSON line for each record, with base64 for bytes. Raises OSError."""
+    """Write a file for each partition, a JSON line for each record, with base64 for bytes, and replace existing files.
+    Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
     written = []
     for one in found:
@@ -291,8 +299,9 @@ class AppendResult(NamedTuple):
 
 
 async def append_all(site: Site, lease: Lease, control: FlowControl | None, report: Report) -> AppendResult:
-    """Append records under the lease: check that the flow is stopped, and fence its last writer and the last appender,
-    before anything is read. A partition that fails does not block others. Raises PermanentError if the flow runs."""
+    """Append unreplicated records under the lease: check that the flow is stopped, fence its last writer and the last
+    appender, and only then read and append. A partition that cannot be appended does not block others. Raises
+    PermanentError if the flow runs."""
     if why := await why_running(site, control):
         raise PermanentError(f"{site.flow.flow} runs ({why}), and may copy these records itself. Stop it first")
     await copied_ends(site, report)

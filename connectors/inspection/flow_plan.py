@@ -36,8 +36,9 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class FlowPlan:
-    """What a run would change, in its order, except ``later`` deletions. ``unknown``: what could not be checked, a
-    sentence each; ``notes``: what a run would leave out, and why."""
+    """What a run would change. ``changes``: in the order of a run, except those made at intervals. ``later``: deletions
+    that are not due yet. ``unknown``: what could not be checked, a sentence each; the plan does not cover it.
+    ``notes``: what a run would leave out, and why."""
 
     flow: str
     changes: tuple[Planned, ...] = ()
@@ -56,7 +57,8 @@ class _Findings:
 
 @dataclass(frozen=True, slots=True)
 class InternalTopics:
-    """Internal topics by cluster; ``of_tasks`` are on the target too, but only if there is something to copy."""
+    """Internal topics of a flow's worker and connectors by cluster; ``of_tasks`` are on the target too, but only if
+    there is something to copy."""
 
     on_target: Sequence[NewTopic]
     on_source: Sequence[NewTopic] = ()
@@ -64,7 +66,8 @@ class InternalTopics:
 
 
 async def plan_internal(cluster: Cluster, alias: str, wanted: Sequence[NewTopic]) -> list[Planned]:
-    """Plan the missing topics of ``wanted``. Raises HeliographError if the cluster does not tell what exists."""
+    """Plan the missing topics of ``wanted``. Raises HeliographError if the cluster does not answer, RetriableError if
+    it does not tell whether a topic exists."""
     found = (await cluster.metadata({topic.name for topic in wanted})).topics if wanted else {}
     return [
         Planned(alias, CreateTopic(topic.name, "", topic.partitions, topic.replication_factor, dict(topic.configs)))
@@ -263,7 +266,8 @@ def topics_left(
     positions: Iterable[Position],
     going: Collection[str],
 ) -> Iterator[Drift]:
-    """Find remote topics, by name or position, that are not ``current`` nor ``going`` to be deleted."""
+    """Find remote topics, by name or stored position, that are not ``current`` (by source topic) nor ``going`` to be
+    deleted."""
     # If the policy takes every topic for one of the source, only positions show what the flow has copied.
     by_name = _by_name(settings, target) if settings.policy.topic_source("x") != settings.source_alias else {}
     copied = {position.target_topic: position.source_topic for position in positions}

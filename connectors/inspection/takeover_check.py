@@ -40,8 +40,9 @@ _TRUNCATED: Final = GapKind.TARGET_TRUNCATED.label
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """A change of a partition's logs that a run would find, and a sentence about it: it ``stops`` the partition in
-    ``state``, or the run continues at source offset ``goes_on_at``."""
+    """A change of a partition's logs that a run would find, and ``reported``, a sentence about it. ``state``: the state
+    of a partition that is stopped by it. ``stops``: whether the partition stops there; else it continues at source
+    offset ``goes_on_at``."""
 
     state: str
     reported: str
@@ -56,7 +57,8 @@ def judged(
     topics: tuple[TopicMetadata, TopicMetadata | None],
     target_end: int | None,
 ) -> Entry:
-    """Return an entry, stopped if the stored position is not of these logs. ``target_end``: None if unknown."""
+    """Return an entry, stopped if the stored position is not of these logs. ``topics``: source and target;
+    ``target_end``: None if it is not known."""
     here, there = topics
     entry = Entry(PartitionPair(source, here.topic_id, target, there.topic_id if there else None))
     refuse_topic("source", entry, start, here)
@@ -72,7 +74,8 @@ def judged(
 def findings_at_start(
     entry: Entry, start: Start, policy: GapPolicy, log_start: int, newest_runs: Sequence[MapRun]
 ) -> Met | None:
-    """Return what a run finds for a ``judged`` entry. ``log_start``: the source's."""
+    """Return what a run finds for a ``judged`` entry. ``newest_runs`` are of the offset map, if the target was
+    truncated; ``log_start`` is the source's."""
     gap, position = entry.gap, start.position
     if gap is None or position is None:
         return None
@@ -113,11 +116,19 @@ def _decided(gap: Gap, happened: str, policy: GapPolicy, goes_on_at: int) -> Met
 
 @dataclass(frozen=True, slots=True)
 class PartitionStart:
-    """One source partition, and where a run would start ``because`` of a ``position``, a ``stored-offset`` (Java's, or
-    altered), a ``group`` (``initial.offsets.group``), ``earliest``, ``latest``, a ``restart`` after a recreated topic,
-    or an ``offset-map`` after a truncated target. ``lost`` offsets cannot be copied any more; with offsets ``beyond``
-    its end, the source's log is not the one that was copied. ``target_end``: -1 if the remote partition does not
-    exist."""
+    """One source partition, and where a run would start.
+
+    Args:
+        begins_at: The source offset that a run would copy next, if the source has it.
+        because: What decides that: ``position`` (Heliograph's), ``stored-offset`` (Java's, or altered by an operator),
+            ``group`` (``initial.offsets.group``), ``earliest``, ``latest``, ``restart`` after a recreated topic, or
+            ``offset-map`` after a truncated target.
+        log_start: First offset of the source; ``end`` is its end offset.
+        lost: Offsets from ``begins_at`` to ``log_start``, which cannot be copied any more.
+        beyond: Offsets from ``end`` to ``begins_at``: the source's log is not the one that was copied.
+        target_end: End offset of the remote partition; -1 if it does not exist.
+        met: What a run would find in the logs.
+    """
 
     topic: str
     partition: int
@@ -171,7 +182,8 @@ class TransactionalId:
 
 @dataclass(frozen=True, slots=True)
 class TakeoverCheck:
-    """The result for a flow. ``moving``: stored offsets and remote partitions that grew while watched."""
+    """The result for a flow. ``moving``: stored offsets and remote partitions that grew while they were watched.
+    ``unknown``: what could not be checked."""
 
     flow: str
     partitions: tuple[PartitionStart, ...] = ()
@@ -221,7 +233,8 @@ class Stored(NamedTuple):
 async def check_takeover(
     settings: MirrorSourceSettings, parts: FlowParts, group_id: str, watch_s: float = WATCH_S
 ) -> TakeoverCheck:
-    """Check a flow while watching it for ``watch_s``. Raises HeliographError if a cluster does not answer."""
+    """Check a flow while watching it for ``watch_s``. ``group_id`` is the workers'. Raises HeliographError if a cluster
+    does not answer."""
     source, target = parts.clusters.source, parts.clusters.target
     configs = ConfigSync(settings.flow, source, target, settings.property_filter)
     topics = await plan_topics(settings, source, target, configs)

@@ -42,7 +42,8 @@ _THE_SAME: Final = " (the same offset, if the target is as it should be)"
 
 
 def stop_message(state: str, source: TopicPartition, reason: str, group_id: str) -> str:
-    """Return the ``reason`` of a stopped partition with what to do, unless it says so already."""
+    """Return the ``reason`` of a partition copied to that of the same number, with what to do; one that already says so
+    is unchanged."""
     what = _worded(facts(reason))
     remedy = (
         f"nothing more of {source} is copied until group {group_id} has no members and its offset of {source} was set "
@@ -122,7 +123,8 @@ class ByKeyProgress:
 def first_offset(
     stored: int, topic_id_then: UUID | None, topic_id: UUID | None, start: int, end: int
 ) -> tuple[int, str]:
-    """Return the source offset at which copying continues after a stored one, and what is lost or copied again."""
+    """Return the source offset at which copying continues after a stored one, and what is lost or copied again.
+    ``start`` and ``end`` are those of the source's log, ``topic_id_then`` is the topic's when the offset was stored."""
     if is_recreated(topic_id, topic_id_then):
         ids = f"topic id {topic_id}, previously {topic_id_then}"
         return start, f"its topic was recreated ({ids}): copied from the beginning"

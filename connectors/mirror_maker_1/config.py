@@ -153,7 +153,8 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class MirrorConsumerSettings:
-    """One ``--consumer.config``. ``fetching``: settings of a slice; ``look_s``: between look-ups of topics."""
+    """One ``--consumer.config``. ``name`` is the cluster's name in messages; ``fetching`` are fields of a slice's
+    settings; ``look_s`` is how often topics are looked up."""
 
     name: str
     connection: ConnectionSettings
@@ -191,7 +192,8 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class MirrorSettings:
-    """The settings of one process. ``hidden``: the environment variables that files refer to."""
+    """The settings of one process. ``spark`` has the ``spark.*`` keys of the producer's file, ``hidden`` the
+    environment variables that files refer to."""
 
     sources: tuple[MirrorConsumerSettings, ...]
     target: ConnectionSettings
@@ -204,7 +206,8 @@ class MirrorSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Client:
-    """One file, and its values with present keys. ``origins``: the file's old keys, by present keys."""
+    """One file, and its values with present keys. ``origins``: the file's old keys, by the present keys that have their
+    values."""
 
     file: ClientProperties
     props: Mapping[str, str] = field(repr=False)
@@ -220,8 +223,9 @@ class _Client:
 def mirror_settings(
     consumers: Sequence[Properties], producer: Properties, options: Options, report: Report
 ) -> MirrorSettings:
-    """Parse these files. ``report`` gets a sentence for each key without effect, even if the settings are rejected.
-    Raises ConfigError with key, file and line."""
+    """Parse these files, with references to config providers resolved. ``report`` gets a sentence for each key without
+    effect, even if the settings are rejected afterwards. Raises ConfigError if a value is missing or invalid; the error
+    has key, file and line."""
     read, written = [_client("consumer", file, report) for file in consumers], _client("producer", producer, report)
     names = ["source"] if len(consumers) == 1 else [f"source{number}" for number in range(1, len(consumers) + 1)]
     sources = tuple(_source(name, client, report) for name, client in zip(names, read, strict=True))
@@ -239,7 +243,8 @@ def mirror_settings(
 
 
 def _lease_ms(session_ms: int, heartbeat_ms: int) -> int:
-    """Return a lease that ends with the session, if that is long enough, though a heartbeat may be slightly late."""
+    """Return a lease such that, if the session is long enough, the slice renewed last ends with the session, but a
+    slightly late heartbeat costs nothing."""
     return min(session_ms, max(session_ms - SLICE_LEASE_MS, session_ms // 2, heartbeat_ms * 3 // 2))
 
 

@@ -1,7 +1,13 @@
 """What a member exchanges with its consumer group at the source: subscriptions, assignments, and committed offsets.
-``ConsumerProtocol`` defines the bytes, and aiokafka's assignors have Java's rules, so Java's consumers can be members
-too. The offsets' metadata hold positions, or the id of the source topic for partitions copied by key; without such a
-text, as after a reset by another tool, only the offset counts."""
+
+``ConsumerProtocol`` defines the bytes. aiokafka's assignors have the rules of ``RangeAssignor`` and
+``RoundRobinAssignor``. So Java's consumers can be members of the same group and lead it.
+
+The group's offsets store positions too, with a metadata text, instead of internal topics. Kafka lets a consumer store
+a text with an offset (``OffsetCommit``'s metadata, 4096 characters by default). A partition copied to that of the same
+number stores the copy's position, from which the next copier continues exactly. A partition copied by key stores the
+id of its source topic. Another tool that moves the group writes no such text, and then only its offset counts.
+"""
 
 from __future__ import annotations
 
@@ -153,7 +159,8 @@ class GroupOffsets:
         return {TopicPartition(*partition): stored for partition, stored in found.items()}
 
     async def write(self, offsets: Mapping[TopicPartition, Committed]) -> None:
-        """Store offsets as this member. Raises RetriableError if the group has continued without us, NotAuthorized."""
+        """Store offsets as this member. Raises RetriableError if the coordinator does not answer, or the group has
+        continued without us, and NotAuthorized if READ on the group or on a topic is missing."""
         generation, member = self._membership()
         if member == "":
             raise RetriableError(f"this process is not a member of group {self._group_id} now")
@@ -197,7 +204,8 @@ class GroupOffsets:
 
 
 class GroupPositionStore:
-    """A ``PositionStore`` without a map, because topics keep their names."""
+    """A ``PositionStore`` for MirrorSource's task. It keeps no map: topics keep their names, and the group's offsets
+    need no translation."""
 
     def __init__(self, offsets: GroupOffsets) -> None:
         self._offsets = offsets
@@ -221,7 +229,8 @@ class GroupPositionStore:
 
 
 def start_of(partition: TopicPartition, stored: Committed | None) -> Start:
-    """Return where a partition continues; an offset that does not match its position was stored by another tool."""
+    """Return where a partition continues. An offset without a position, or with that of another offset, was stored by
+    another tool and counts alone."""
     if stored is None:
         return Start(None, None, False)
     note = decode_pair(partition, stored.metadata)

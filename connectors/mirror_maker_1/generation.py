@@ -39,8 +39,9 @@ _GAPS: Final = GapPolicy(OnSourceGap.SKIP, OnTopicRecreated.RESTART)
 
 
 class Copying:
-    """The copy of one member and one generation. ``refused`` keeps what was logged of topics that could not be created;
-    ``holds`` says, in the lease thread, whether the partitions are still ours."""
+    """The copy of one member and one generation. ``partitions`` were assigned by the leader; ``refused`` keeps what was
+    logged of topics that the target refused to create; ``holds`` says, in the lease thread, whether the partitions are
+    still ours."""
 
     def __init__(
         self,
@@ -73,8 +74,9 @@ class Copying:
         return [one for task in self._tasks.values() for one in task.view(now_ms)]
 
     async def run(self) -> None:
-        """Run until :meth:`stop`, or until a topic that was left out can be copied; when cancelled, store nothing.
-        Raises UnsendableRecord and PermanentError."""
+        """Run until :meth:`stop`, or until a topic that was left out can be copied. When cancelled, it ends at once and
+        stores nothing, because the partitions belong to another member. Raises UnsendableRecord if a record can never
+        be sent, and the process is to end, and PermanentError if rights are missing, or Spark cannot be started."""
         if not self._partitions:
             await self._stopping.wait()
             return

@@ -41,7 +41,8 @@ _METHODS: Final = {"assigned": "on_partitions_assigned", "revoked": "on_partitio
 
 
 class RebalanceListener:
-    """Is called before and after partitions are copied here, and only logs exceptions. ``made``: the user's."""
+    """Is called before partitions are copied here, and after. Its exceptions are logged, and the copy continues.
+    ``made`` is the user's, None if there is none."""
 
     def __init__(self, made: Any) -> None:
         self._made = made
@@ -66,7 +67,8 @@ _PREPARE_S: Final = 30.0
 
 
 class PartitionCounts(NamedTuple):
-    """Partition counts of all source topics, of those to copy, and of the target's of the same names."""
+    """Partition counts of all the source's topics, of topics to be copied, and of the target's topics of the same
+    names."""
 
     source: Mapping[str, int]
     here: Mapping[str, int]
@@ -126,7 +128,8 @@ class Stream:
             await self._member.close()
 
     async def _prepared(self) -> None:
-        """Wait for Spark before joining a group with members: a new member is assigned partitions at once."""
+        """Wait for Spark before joining a group with members, because a new member is assigned partitions at once, and
+        their copy would pause until Spark is up."""
         with contextlib.suppress(RetriableError):
             if not await self._member.members():
                 return
@@ -190,8 +193,10 @@ class Stream:
                 return
 
     def _has_other_source(self, found: PartitionCounts) -> bool:
-        """Whether other topics are wanted than when we joined, or have other counts than the leader assigned, for all
-        members' topics, from what may be a lagging broker (Java's ``ConsumerCoordinator.assignmentSnapshot``)."""
+        """Whether other topics are wanted than when we joined, or have other counts than were assigned. The leader
+        compares with what it assigned, for all members' topics (``assignmentSnapshot`` of Java's
+        ``ConsumerCoordinator``): a lagging broker may have shown fewer partitions, and then no member has the
+        others."""
         if self._assigned is None:
             return found.here != self._present.here
         if found.here.keys() != self._present.here.keys():
@@ -199,7 +204,8 @@ class Stream:
         return any(found.source.get(name, 0) != count for name, count in self._assigned.items())
 
     def _has_other_target(self, counts: Mapping[str, int]) -> bool:
-        """Whether a target topic of others has another count than when we decided how to copy, or joined."""
+        """Whether a target topic has another partition count than when its way of copying was decided, or when we
+        joined; topics created since are ours."""
         decided = self._copying.target_counts if self._copying is not None else {}
         before = {**self._present.there, **decided}
         return any(counts[name] != count for name, count in before.items() if name in counts)
@@ -289,7 +295,8 @@ class MirrorMaker1:
         self._leases = LeaseThread(_PROGRESS_TIMEOUT_S)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until ``stop`` is set. Raises the PermanentError that ended a stream, once the others are stopped."""
+        """Run until ``stop`` is set. Raises the PermanentError that ended a stream, once the others are stopped
+        cleanly."""
         async with AsyncExitStack() as closing:
             self._leases.start()
             closing.push_async_callback(self._leases.stop)

@@ -23,7 +23,8 @@ class UnsendableRecord(PermanentError):
 
 @dataclass(frozen=True, slots=True)
 class ProcessContext:
-    """What one member of a group gets: ``number`` in this process, ``instance`` unique to the process."""
+    """What one member of a group gets: ``number`` counts members of this process, ``instance`` is unique to the
+    process. ``clusters`` are shared by the members of one source."""
 
     settings: MirrorSettings
     source: MirrorConsumerSettings

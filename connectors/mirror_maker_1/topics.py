@@ -25,12 +25,14 @@ _INTERNAL_ENDS: Final = ("-internal", ".internal")
 
 
 def is_internal(topic: str) -> bool:
-    """Whether a topic is internal to Kafka or a mirror, for which it would be mistaken on the target."""
+    """Whether a topic is Kafka's own, or a mirror's internal topic, which under its own name would be mistaken for the
+    target's."""
     return topic.startswith("__") or topic.endswith(_INTERNAL_ENDS)
 
 
 def pattern_of(raw: str) -> str:
-    """Return a list's regular expression: commas are alternatives, quotes are ignored (Kafka's ``TopicFilter``)."""
+    """Return the regular expression of a list: commas mean alternatives, blanks and surrounding quotes are ignored
+    (Kafka's ``TopicFilter``)."""
     text = raw.strip().replace(",", "|").replace(" ", "")
     return text.lstrip(_QUOTES).rstrip(_QUOTES)
 
@@ -55,7 +57,8 @@ def is_lone_asterisk(include: str | None) -> bool:
 
 
 def takes(include: str | None, exclude: str | None, option: str = "") -> TopicList:
-    """Select topics by exactly one of two lists. Raises ConfigError if both or none are given, or it is invalid."""
+    """Select topics by exactly one of the two lists. ``option`` is the one that the user wrote. Raises ConfigError if
+    both or none are given, or the expression is invalid."""
     if (include is None) == (exclude is None):
         raise ConfigError("exactly one of --include (--whitelist) and --exclude (--blacklist) is required", "include")
     default, raw = ("--include", include) if include is not None else ("--exclude", exclude)
@@ -122,8 +125,9 @@ async def make_missing(
     refused: TopicRefusals,
     stopping: asyncio.Event,
 ) -> dict[str, TopicMetadata]:
-    """Create missing ones of the ``wanted`` source topics; return those that exist after at most half a minute, or at
-    once when ``stopping``. Raises RetriableError, SecurityError."""
+    """Create missing topics, and return the target's topics of these names that exist, after at most half a minute.
+    ``wanted``: the source's; ``refused`` logs the others; with ``stopping`` nothing is waited for. Raises
+    RetriableError if a cluster does not answer, and SecurityError if a right is missing; the error names it."""
     found = await _there(clusters, wanted)
     missing = [name for name in wanted if name not in found]
     if not missing:

@@ -111,7 +111,8 @@ class _Above:
 
 
 class SideBySide:
-    """Both logs, fed downwards from ``top`` (source and target offset); proven runs are added to ``found``."""
+    """Both logs, fed in descending pieces from ``top`` downwards; proven runs are added to ``found``. ``top``: (source
+    offset, target offset) where the existing map begins."""
 
     def __init__(self, top: tuple[int, int], found: ProvenMap, window: int = WINDOW) -> None:
         self.is_done = False
@@ -198,8 +199,9 @@ def _uncrossed(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def embedded(source: Sequence[Item], target: Sequence[Item]) -> list[tuple[Item, Item]] | None:
-    """Return the pairs if the records common to both logs are, in one, a subsequence of the other's; else None. Equal
-    records are paired such that no consumer misses one: the first in the target, the last in the source."""
+    """Return the pairs if the records common to both logs are, in one, a subsequence of those in the other; else None.
+    Of equal records the one is chosen with which no consumer misses a record: the first in the target, the last in the
+    source."""
     ours, theirs = ({item.digest for item in items} for items in (source, target))
     source = [item for item in source if item.digest in theirs]
     target = [item for item in target if item.digest in ours]

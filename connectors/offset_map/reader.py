@@ -105,7 +105,8 @@ class PairIndex:
         return runs.reverse(downstream)
 
     async def _next_to(self, begins: array[int], offset: int, load: Load, beside: _Beside) -> RunList:
-        """Return the runs on either side of an offset; from a neighbour if its chunk has none there."""
+        """Return the runs on either side of an offset, by where chunks begin on its side; from a neighbour if its chunk
+        begins before its first run, or is empty once it is cut."""
         if not len(self):
             return RunList()
         at = max(bisect_right(begins, offset) - 1, 0)
@@ -211,9 +212,11 @@ class MapLimits:
 
 
 class MapReader:
-    """The offset map of a flow; a source partition has several pairs if a topic was recreated, or it was copied
-    elsewhere before. Without a ``connector`` the newest counts, without ``partitions`` all are read. Unless it
-    ``must_be_seen``, a topic without the right to DESCRIBE counts as empty, and ``unseen`` says why."""
+    """The offset map of a flow. A source partition has a map for each of its pairs: several if a topic was recreated,
+    or if it was copied elsewhere before. ``cluster``: the cluster where the flow stores its positions, normally the
+    target. ``topic``: ``mm2-offset-map.<source>.internal``. ``connector``: use this connector's positions; None: the
+    newest if several connectors copy a partition. ``partitions``: source partitions to read; None for all.
+    ``must_be_seen``: if False, a topic without the right to DESCRIBE counts as empty, and ``unseen`` says why."""
 
     def __init__(
         self,
@@ -284,7 +287,8 @@ class MapReader:
         return [index.place(at) for at in range(len(index))]
 
     async def forward(self, pair: MapPair, upstream: int) -> MappedOffset | None:
-        """Return the target offset for a consumer that would read ``upstream`` next; None without a map."""
+        """Return the target offset where a consumer that would read ``upstream`` next continues; None without a map.
+        The caller decides about offsets BELOW or BEYOND it. Errors as :meth:`follow`."""
         return await self._look_up(pair, upstream, PairIndex.forward)
 
     async def reverse(self, pair: MapPair, downstream: int) -> MappedOffset | None:
@@ -328,8 +332,9 @@ class MapReader:
         raise RetriableError(f"cluster {self._cluster.name}: {self._topic} changes faster than it can be read")
 
     async def follow(self) -> None:
-        """Read what was added since the last call. A missing topic is an empty map. Raises RetriableError,
-        SecurityError, and LaterFormat if a later version wrote into it."""
+        """Read what was added since the last call. A missing topic is an empty map. Raises RetriableError if the
+        cluster does not answer in time, SecurityError if the right to READ or DESCRIBE the topic is missing,
+        LaterFormat if a later version wrote into it."""
         self.is_whole = False
         began_ms = wall_ms()
         if began_ms - self._followed_ms > _TOMBSTONES_MS:

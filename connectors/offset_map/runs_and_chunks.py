@@ -117,8 +117,9 @@ class RunList:
         return self._runs[at - 1] if at else None, self._runs[at] if at < len(self._runs) else None
 
     def append(self, run: MapRun) -> None:
-        """Add a run that was copied just now. If it begins before the known end, upstream (a rewind) or downstream (a
-        truncated target), it replaces what is behind its beginning."""
+        """Add a run that was copied just now. If it begins before the known end, upstream (a rewind: records were
+        copied again) or downstream (the target was truncated), it replaces what is behind its beginning: the later copy
+        counts."""
         _check(run)
         self.cut(run.upstream, run.downstream)
         last = self.last
@@ -148,9 +149,10 @@ class RunList:
             self._runs[-1] = MapRun(last.upstream, last.downstream, max(last.length, last_run.length))
 
     def forward(self, upstream: int) -> MappedOffset | None:
-        """Return the target offset for a consumer that would read ``upstream`` next; None if empty. In a gap it is
-        behind the last record before, because what follows may have been copied without a map. Before the first and
-        behind the last run it is marked, for the caller to decide."""
+        """Return the target offset where a consumer that would read ``upstream`` next continues; None if empty. In a
+        gap this is behind the last record mirrored before it: what follows up to the next run is not of this source, or
+        was copied without a map, and is then read too. Before the first run it is its start, and behind the last run
+        its end, both marked, for the caller to decide."""
         return self._mapped(upstream, self._upstreams, self._downstreams)
 
     def reverse(self, downstream: int) -> MappedOffset | None:
@@ -317,9 +319,10 @@ class _OpenChunk:
 
 
 class MapWriter:
-    """The map of one pair as its only writer keeps it. ``append``, ``cut`` and ``trim`` collect changes; ``changes``
-    returns them as records until ``written`` is called. While only the last run of a chunk grows, nothing is written: a
-    position carries :attr:`last_run`."""
+    """The map of one pair as its only writer keeps it: where each chunk begins, and the open chunk. ``append``, ``cut``
+    and ``trim`` collect changes; ``changes`` returns them as records to write, until ``written`` is called. A chunk is
+    full with ``max_runs``. While only the last run grows, nothing is written, because a position carries
+    :attr:`last_run`."""
 
     def __init__(self, pair: MapPair, *, max_runs: int | None = None) -> None:
         self.pair = pair
@@ -340,8 +343,9 @@ class MapWriter:
         last_run: LastRun | None = None,
         max_runs: int | None = None,
     ) -> MapWriter:
-        """Continue with what is stored: first downstream by first upstream of all ``chunks``, the value of the last
-        one, None if there is none, and the ``last_run`` of the newest position."""
+        """Continue with what is stored. ``chunks``: first downstream of every stored chunk by its first upstream.
+        ``last_chunk``: the value of the chunk with the highest first upstream; None if nothing is stored. ``last_run``:
+        that of the newest position."""
         writer = cls(pair, max_runs=max_runs)
         writer._begins = sorted(chunks.items())
         if last_chunk is not None:
@@ -410,8 +414,9 @@ class MapWriter:
         return [(decode_chunk_key(key).first_upstream, value) for key, value in self.changes() if value is not None]
 
     def changes(self, *, complete: bool = False) -> list[tuple[bytes, bytes | None]]:
-        """Return the records to write: key, and value or None. Tombstones come first, so that a reader has seen the end
-        of what a chunk replaces. ``complete``: include the last chunk even if only its last run grew."""
+        """Return the records to write: key, and value or None for a tombstone; tombstones first, then ascending. In
+        this order a reader has seen the end of what a chunk replaces before it. ``complete``: include the last chunk
+        even if only its last run grew, so that :attr:`last_run` is not needed."""
         values = dict(self._changed)
         if (chunk := self._open) and (chunk.is_changed or (complete and chunk.has_grown)):
             values[chunk.begin[0]] = chunk.value()

@@ -165,7 +165,8 @@ class Rebuilt:
 
 
 class LogFeed:
-    """Reads one partition from ``top`` downwards, as items to compare. Raises RetriableError, PermanentError."""
+    """Reads one partition from ``top`` down to its beginning, as items to compare. Errors of every method:
+    RetriableError (it cannot be read now), PermanentError (a batch is damaged)."""
 
     def __init__(
         self, cluster: Cluster, partition: TopicPartition, topic_id: UUID | None, top: int, *, read_committed: bool

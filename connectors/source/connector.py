@@ -134,16 +134,18 @@ class MirrorSourceConnector:
             self._schedule.add(DELETIONS, self._deletion.run, self._deletion.interval_s, at_once=True)
 
     async def start(self, context: SourceConnectorContext) -> None:
-        """Create missing remote topics, then start the jobs. Raises :class:`RetriableError`, and
-        :class:`PermanentError`, such as :class:`BrokersTooOld`. May be called again after an error."""
+        """Create missing remote topics, then start the jobs, each at its interval. Raises :class:`RetriableError` if a
+        cluster does not answer, and :class:`PermanentError`, such as :class:`BrokersTooOld`. May be called again after
+        an error."""
         self._context = context
         await refuse_old_clusters(self._source, self._target)
         await self._refresh()
         self._schedule.begin()
 
     def task_configs(self, max_tasks: int, present: Sequence[Mapping[str, str]] = ()) -> list[dict[str, str]]:
-        """Return Java's task configs. Partitions stay in their task of the ``present`` configs if possible. Before the
-        first refresh, no partition is removed that ``topics`` still selects."""
+        """Return Java's task configs: the connector's props with ``task.assigned.partitions`` and ``task.index``.
+        Partitions stay in their task of the ``present`` configs if possible. Before the first refresh, no partition is
+        removed that ``topics`` still selects."""
         before = assigned_before(present)
         there = {partition for own in before for partition in own}
         if self._partitions is None:

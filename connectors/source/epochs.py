@@ -217,8 +217,9 @@ class Reconfiguring:
         ]
 
     def _needs_own_id(self, pair: PartitionPair, start: Start) -> bool:
-        """Return whether our own transactional id has to be claimed first: under the same producer epoch a leader
-        treats a second sequence 0 as a duplicate, and a position without an id may have our producer id."""
+        """Return whether a takeover has to claim our own transactional id first. Because under the same producer epoch
+        a leader treats a second sequence 0 as a duplicate. A position without an id may have our producer id, with an
+        epoch above ours."""
         if not self.is_fencing or pair.target in self._written:
             return True
         position = start.position
@@ -234,7 +235,8 @@ async def open_next(
     defects: Defects,
     name: str,
 ) -> SliceHandle:
-    """Open the next slice, with retries; set ``no_slot`` if it waits for a slot. Raises TaskDefective."""
+    """Open the next epoch's slice; retry until it opens. Set ``no_slot`` if it waits for a Spark slot. Raises
+    :class:`connectors.source.slice_handle.TaskDefective`, and errors that are not retriable."""
     while True:
         following = new_slice()
         following.on_no_slot = no_slot.set

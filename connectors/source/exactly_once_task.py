@@ -42,8 +42,9 @@ _SKIPS_REPORTED_S: Final = 1.0
 
 
 class ExactlyOnceTask(MirrorSourceTask):
-    """A task that copies in transactions. ``plain_id``: the transactional id of the store of a predecessor without
-    exactly-once. ``check_newest``, awaited after the claim, raises if another worker owns the task."""
+    """A task that copies in transactions; see the module. ``store``: writes into ``transactions``. ``plain_id``: the
+    transactional id of the store of a predecessor without exactly-once. ``check_newest``: raises if another worker owns
+    the task; awaited after the id is claimed."""
 
     _lets_join = False
 
@@ -119,7 +120,8 @@ class ExactlyOnceTask(MirrorSourceTask):
             handle.give_up(SliceDefect(f"{type(error).__name__}: {error}"))
 
     async def _enlist(self, handle: SliceHandle, targets: Collection[TopicPartition]) -> None:
-        """Add target partitions to the transaction; the slice stops those that we may not write to."""
+        """Add target partitions to the transaction. The slice stops those that we may not write to, as it does when
+        Produce is refused."""
         wanted, refused = set(targets), set[TopicPartition]()
         while True:
             try:

@@ -186,7 +186,8 @@ class LagWatch:
     async def _read(
         self, name: str, watched: _Watched, tasks: Sequence[TaskReport], *, is_same: bool
     ) -> tuple[dict[TopicPartition, PartitionLag], tuple[Resting, ...]]:
-        """Read the lag of partitions not known to be at rest; return it, and those whose tasks do not run."""
+        """Read the lag of the partitions that are not known to be at rest; return it, and those whose tasks do not
+        run. ``is_same``: whether the tasks that run here are those of the last poll."""
         moved: dict[TopicPartition, tuple[MirrorSourceTask, Entry]] = {}
         positions: dict[TopicPartition, int] = {}
         at_rest, known = watched.at_rest, self._host.seen[name].lags if name in self._host.seen else {}
@@ -227,7 +228,8 @@ class LagWatch:
         self._host.seen[name] = _of_stopped(watched.settings.flow_name, seen, noted)
 
     def _starting(self, name: str, tasks: Sequence[TaskReport]) -> set[int]:
-        """Return the tasks that will soon report the positions they are reading; none once that takes long."""
+        """Return the tasks that are reading their stored positions and will report them soon, so that the watch does
+        not read them too; none once that takes long."""
         here = {index for (of, index), task in self._host.running.items() if of == name and task.state != STARTING}
         starting = {task.task for task in tasks if task.state in _TO_RUN} - here
         if not starting:

@@ -79,7 +79,8 @@ class Asked:
 
 
 async def mirror_report(kind: str, asked: Asked, parts: FlowParts, query: Mapping[str, str]) -> dict[str, Any]:
-    """Return the JSON of one of :data:`KINDS`. Raises ConfigError for the query, and HeliographError."""
+    """Return the JSON of one of :data:`KINDS`. Raises ConfigError if ``top`` of the query is not a number, and
+    HeliographError if a cluster does not answer."""
     if kind == PARTITIONS:
         return await partitions_report(asked, parts, query)
     if kind == VERDICT:
@@ -147,7 +148,8 @@ def _partition_row(
 
 
 async def verdict_report(asked: Asked, parts: FlowParts, query: Mapping[str, str]) -> dict[str, Any]:
-    """Return a verdict with its facts. ``query``: ``rest`` URL and ``file`` that commands of actions have."""
+    """Return a verdict with its facts; both clusters are read every few seconds at most. ``query`` may name the
+    ``rest`` URL and the ``file`` that commands of actions shall have."""
     look = asked.look
     async with look.reading:
         if time.monotonic() > look.fresh_until_s:

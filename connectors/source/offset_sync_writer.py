@@ -39,8 +39,9 @@ class SyncedPartition:
     synced_downstream: int = -1
 
     def advance(self, run: Run, lag_max: int) -> range:
-        """Add a run of acknowledged records; return the upstream offsets that a sync is due for: the first record,
-        after ``lag_max`` records, and where upstream offsets skip or either goes back."""
+        """Add a run of acknowledged records; return the upstream offsets that a sync is due for. A sync is due for the
+        first record; when the last sync is more than ``lag_max`` records old; when upstream offsets skip or go back;
+        and when downstream offsets go back."""
         upstream, downstream, count = run
         far = self.synced_downstream + 1 + lag_max - downstream
         at_once = (
@@ -55,8 +56,9 @@ class SyncedPartition:
 
 
 class PendingOffsetSyncs:
-    """The pending syncs of one task, in order. Due ones may be written at once, that of the last record at a commit, so
-    that idle partitions are up to date. Java keeps the newest of each partition; older ones are spaced wider here."""
+    """The pending syncs of one task, in order. A due sync may be written at once. The last record of each partition may
+    be synced at a commit, due or not, so that the sync of an idle partition is up to date. Of pending syncs Java keeps
+    the newest of each partition; this class keeps some more, spaced wider the older they are."""
 
     def __init__(self, lag_max: int) -> None:
         self._lag_max = lag_max
@@ -208,10 +210,13 @@ class OffsetSyncsTopic:
 
 
 class SyncWriter:
-    """Writes offset syncs in the background, one request at a time. Its exit writes pending ones, for two seconds at
-    most, and none if the last write failed, which is logged once and retried while the copy continues. A request that
-    timed out may arrive after the next one; readers then translate to earlier offsets, never to later ones. With
-    exactly-once, runs are added when their transaction is committed."""
+    """Writes offset syncs in the background, one request at a time, from the acknowledged runs and commits it gets. A
+    context manager. Its exit writes pending syncs, for two seconds at most, and none if the last write failed. A failed
+    write is logged once and retried, and the copy continues. A request that timed out may arrive after the next one;
+    readers then drop their older syncs, and translate to earlier offsets, never to later ones. With exactly-once, runs
+    are added when their transaction is committed, and syncs are written outside of it. ``label``: starts each log line.
+    ``lag_max``: the value of ``offset.lag.max``. ``write``: writes to the cluster that has the topic, as
+    ``PlainWriter.write``."""
 
     def __init__(self, label: str, topic: str, lag_max: int, write: Write) -> None:
         self._label, self._topic = label, topic

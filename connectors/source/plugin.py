@@ -237,7 +237,8 @@ class MirrorSourceEngineTask(EngineTask):
             self._inner.stop()
 
     def reconfigure(self, props: Props) -> bool:
-        """Change the task's partitions while it copies. Return False if it has to restart instead."""
+        """Change the task's partitions while it copies. Return False if it has to restart: for any other change, and
+        under exactly-once."""
         changed = {key for key in {*props, *self._props} if props.get(key) != self._props.get(key)}
         if changed - _OF_THE_CONNECTOR or isinstance(self._inner, ExactlyOnceTask):
             return False

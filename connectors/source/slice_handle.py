@@ -68,8 +68,9 @@ def _renewed(settings: protocol.SliceSettings) -> protocol.SliceSettings:
 
 
 class SliceHandle:
-    """Opens one slice and controls it. ``on_progress`` gets each partition's report. ``open_timeout_s``, times the
-    engine's ``timeout_factor``: after it Spark is checked for being frozen."""
+    """Opens one slice and controls it. ``on_progress``: gets each partition's report, in order. ``open_timeout_s``: how
+    long Spark may take to run the slice before it is checked for being frozen; multiplied by the engine's
+    ``timeout_factor``."""
 
     def __init__(
         self,
@@ -116,8 +117,9 @@ class SliceHandle:
             await asyncio.sleep(_RENEWAL_LOOK_S)
 
     async def open(self, pairs: Collection[tuple[TopicPartition, TopicPartition]] = ()) -> None:
-        """Start the job and wait until its slice has its configuration and connections to the leaders of the known
-        ``pairs`` of source and target. Raises :class:`SliceLost`, and the engine's errors."""
+        """Start the job and wait until its slice has its configuration and connections to the leaders of ``pairs``.
+        ``pairs``: the source and target partitions to copy, as far as they are known. Raises :class:`SliceLost` if the
+        slice does not start, and the engine's errors."""
         ticket = self._ticket = self._links.expect(self._name, self.epoch)
         try:
             self._job = await self._engine.start_job(self._links.payload(ticket), self._settings.transform_sql)
@@ -142,7 +144,8 @@ class SliceHandle:
         await self._until(self._ready.wait())
 
     async def _linked(self, ticket: Ticket, job: Job) -> tuple[ServedLink, protocol.Message]:
-        """Wait until Spark runs the slice, without timeout while all slots may be in use; return its link and hello."""
+        """Wait until Spark runs the slice; return its link and hello. There is no timeout while all of Spark's slots
+        may be in use, because another job would start no sooner."""
         either: list[asyncio.Future[Any]] = [ticket.linked, job.finished]
         began_s = time.monotonic()
         timeout_s = self._open_timeout_s * self._engine.timeout_factor
@@ -248,8 +251,9 @@ class SliceHandle:
         return self._unclean
 
     async def close(self) -> None:
-        """Close the link. Cancel the job at once if the slice never connected or has surely ended, because Spark would
-        run it again in its successor's slot; later if it may be about to end, or to notice that its lease ended."""
+        """Close the link and its tasks; cancel a job that does not end by itself. Cancel at once if the slice never
+        connected or has surely ended, because Spark would run it again, in the slot that its successor needs. Cancel
+        later if it may be about to end, or has yet to notice that its lease ended."""
         await self._scope.close()
         if self._ticket is not None:
             self._links.forget(self._ticket)
@@ -387,7 +391,8 @@ class Defects:
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """Settings of one task. ``epoch_ms``: the length of a Spark job; ``ways``: as in a plan."""
+    """Settings of one task. ``epoch_ms``: the length of a Spark job; ``flush_interval_ms``: how often Java's offsets
+    are stored; ``ways``: how records of a source topic are distinguished."""
 
     flow: FlowName
     transactional_id: str

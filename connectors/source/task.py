@@ -222,9 +222,10 @@ class MirrorSourceTask:
     async def _prepare(
         self, handle: SliceHandle, opening: asyncio.Task[None]
     ) -> tuple[ProducerIdAndEpoch, set[TopicPartition]]:
-        """Take over and store all start positions. Return the producer, and the source partitions whose targets have
-        our marker. The first takeover is concurrent with the opening; later ones wait for the slice, because while
-        Spark is down each would leave a marker in all partitions."""
+        """Take over and store all start positions, after which the slice that is opening may write. Return its producer
+        and the source partitions whose targets have our marker. At the first start takeover and opening run
+        concurrently. Later the fence waits for the slice, because while Spark is down each attempt would leave a marker
+        in all partitions."""
         self._is_taking_over = True
         if self._took_over:
             await opening
@@ -251,6 +252,7 @@ class MirrorSourceTask:
         return found
 
     async def find(self, partitions: Sequence[TopicPartition]) -> list[PartitionPair]:
+        """Return the pairs of the partitions that both clusters know now."""
         return await self._pairing.pairs(partitions)
 
     async def store_left(self) -> None:

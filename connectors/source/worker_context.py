@@ -41,7 +41,8 @@ _ON_SPARK: Final = ("MirrorSourceConnector", "MirrorSource")
 
 
 class SharedSpark:
-    """The Spark of a process, started with its first task. ``leases`` owns the sockets of its links."""
+    """The Spark of a process, started with its first task. ``make`` returns a new engine that is not started;
+    ``leases`` owns the sockets of its links."""
 
     def __init__(self, make: Callable[[], SparkEngine], link: LinkSettings, leases: LeaseLoop) -> None:
         self._make, self._link, self._leases = make, link, leases
@@ -141,8 +142,14 @@ class FlowLook:
 
 @dataclass(slots=True)
 class MirrorHost:
-    """One worker, as its mirrors see it. ``worker`` has its properties, with references resolved; ``spark`` is shared
-    by the process; ``holds`` says, in the lease thread, whether it owns what its group assigned to it."""
+    """One worker, as its MirrorSource connectors and tasks see it.
+
+    Args:
+        worker: The worker's properties, with references resolved.
+        spark: Shared with other workers of the process.
+        find_plugin: Finds the worker's plugins.
+        holds: Whether the worker still owns what its group assigned to it; called in the lease thread.
+    """
 
     worker: Mapping[str, str] = field(repr=False)
     spark: SharedSpark
@@ -192,6 +199,7 @@ class MirrorHost:
                 await shared.closing.aclose()
 
     def progress(self, name: str, flow: FlowName, now_ms: int) -> FlowProgress:
+        """Return the progress of one connector's tasks here."""
         tasks = [task for (connector, _), task in self.running.items() if connector == name]
         return FlowProgress(
             flow=flow,
@@ -203,6 +211,7 @@ class MirrorHost:
         )
 
     def contact(self, name: str) -> Contact:
+        """Return what is known here about the clusters of the connector ``name``."""
         found = self.watches[name].contact if name in self.watches else NOTHING_KNOWN
         fetched_ms, produced_ms = self._moved_ms.get(name, (UNKNOWN, UNKNOWN))
         meters, now_ms = self.meters_of(name), wall_ms()
@@ -218,12 +227,15 @@ class MirrorHost:
         return sum((meters.takeovers for meters in self.meters_of(name)), self._takeovers.get(name, Takeovers()))
 
     def meters_of(self, name: str) -> list[Meters]:
+        """Return the meters of the tasks of the connector ``name`` that run here."""
         return [task.meters for (connector, _), task in self.running.items() if connector == name]
 
     def copied(self, name: str) -> Copied:
+        """Return what the tasks of the connector ``name`` here have copied."""
         return {id(meters): (meters.records, meters.bytes) for meters in self.meters_of(name)}
 
     def history_of(self, name: str) -> FlowHistory:
+        """Return the last hour of the connector ``name`` here."""
         return self._histories.setdefault(name, FlowHistory())
 
     def sample(self, name: str) -> None:
@@ -242,6 +254,7 @@ class MirrorHost:
         return self._lags.setdefault(name, SharedLag())
 
     def look_of(self, name: str) -> FlowLook:
+        """Return what was last read of the flow of the connector ``name``."""
         if name not in self._looks:
             # Reports do not hear of connectors that are deleted.
             old_s = time.monotonic() - _KEPT_S

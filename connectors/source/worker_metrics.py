@@ -210,7 +210,8 @@ def _reported(side: ClusterContact) -> int:
 
 
 async def mirror_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> list[Metric]:
-    """Return the metrics of all partitions here, while other coroutines run: ten thousand take most of a second."""
+    """Return the metrics of all partitions of this process, with a value per partition in each family; other coroutines
+    run in between, because ten thousand partitions take most of a second."""
     measured, viewed = Families(_PREFIX, _LABELS, _MEASURED), Families(_PREFIX, _LABELS, _OF_VIEWS)
     behind, stopped = Families(_PREFIX, _LABELS, _BEHIND), Families(_PREFIX, _LABELS, _STOPPED)
     flows, contacted = Families(_PREFIX, _LABELS[:2], _OF_FLOWS), Families(_PREFIX, _LABELS[:2], _CONTACT)

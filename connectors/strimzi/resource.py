@@ -44,7 +44,8 @@ _DECIMAL: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+
 
 @dataclass(frozen=True)
 class Node:
-    """A field of plain data; ``path`` is like ``spec.mirrors[0].topicsPattern``."""
+    """A field of a document; ``path`` is like ``spec.mirrors[0].topicsPattern``. ``value`` is plain data: mappings,
+    lists, text, numbers, booleans, None."""
 
     value: Any = field(repr=False)
     path: str
@@ -259,7 +260,8 @@ def resources_in(documents: Sequence[Node], file: str) -> list[Node]:
 
 
 def chosen(documents: Sequence[Node], name: str | None, file: str) -> Node:
-    """Return the only resource of a file, or the one with the name. Raises ConfigError if that is not one."""
+    """Return the only resource of a file, or the one with the name. Raises ConfigError if there is none, or several
+    without a name or with the same."""
     found = resources_in(documents, file)
     names = [each.field("metadata").required("name") for each in found]
     if name is None and len(found) > 1:

@@ -148,7 +148,8 @@ _OAUTH_FLAGS: Final = {
 
 
 def client_security(cluster: Node, secrets: SecretReferences) -> dict[str, str]:
-    """Return the security properties of a client of ``cluster``, with references. Raises ConfigError."""
+    """Return the security properties of a client of ``cluster``, with references to secrets. Raises ConfigError if a
+    field is missing or wrong, or the type of authentication is not one of Strimzi's."""
     tls, authentication = cluster.field("tls"), cluster.field("authentication")
     props = _trust(tls, secrets)
     is_sasl = False

@@ -237,7 +237,8 @@ class WantedConnector:
 
 @dataclass(frozen=True)
 class TranslatedResource:
-    """A resource as a worker's properties and connectors. ``variables``: the environment's, each with its field."""
+    """A resource as a worker's properties and its connectors, with notices on fields and missing secrets. ``variables``
+    are the environment variables that it refers to, each with the field."""
 
     name: str
     worker: Mapping[str, str]
@@ -260,7 +261,8 @@ class TranslatedResource:
                 yield IgnoredField(node.path, node.line, text)
 
     def located(self, error: ConfigError, wanted: WantedConnector | None = None) -> ConfigError:
-        """Return the error with the line of its key: in the connector, the worker's settings, or a cluster."""
+        """Return the error with the line of its key: in the connector ``wanted`` or the worker's settings, or in the
+        cluster whose clients have it."""
         node, key = self.target if wanted is None else wanted.node, error.key or ""
         line = node.lines.get(f"{node.path}.config.{key}", node.line)
         if key in SECURITY.settings:

@@ -1,6 +1,9 @@
-"""Derive the ACLs that a flow wants on its target from those of its source, and plan the steps to them. No step leaves
-more rights than before the first or after the last: denials are created first and deleted last, and grants are deleted
-before others are created."""
+"""Derive the ACLs that a flow wants on its target from those of its source, and plan the steps to them.
+
+The steps follow from what is wanted, what exists and what this flow has created. Their order ensures that no step
+leaves more rights than before the first or after the last: denials are created first and deleted last, and grants are
+deleted before others are created.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,8 @@ class Names:
         return None
 
     def are_copies(self, prefix: str) -> bool:
-        """Whether only copies, none of them from the target, can have the names of source topics with ``prefix``."""
+        """Whether on the target only copies can have the names of topics that begin with ``prefix`` in the source, and
+        none of these came from the target."""
         return bool(self.remote_prefix("")) and not is_cycle(self.names.policy, prefix, self.target_alias)
 
 
@@ -93,8 +97,9 @@ class WantedAcls:
 
 
 def topic_rules(source: Iterable[AclBinding], names: Names) -> WantedAcls:
-    """Apply Java's rule (``MirrorSourceConnector.syncTopicAcls``), without denials of a failover, whose copies nothing
-    would delete: literal names, no right to write. ``*`` becomes ``us.*``, as in Java, which is not a topic."""
+    """Apply Java's rule (``MirrorSourceConnector.syncTopicAcls``): literal topic names, no right to write; and not the
+    denials of a failover, because neither failback nor undo would delete the copy. The name ``*`` is like other names
+    here, as in Java: with the Default policy it becomes ``us.*``, which is not a topic."""
     wanted = WantedAcls()
     for rule in source:
         if rule.resource_type != "TOPIC" or rule.pattern_type != "LITERAL" or refuses_writers(rule):
@@ -116,11 +121,13 @@ def full_rules(
     made: Collection[AclBinding] = (),
 ) -> WantedAcls:
     """Return every ACL of the source that means something on the target. A denial is never left out if a grant for the
-    same names is taken: it is expressed for each topic if necessary, and stays on copies whose topic is now excluded or
-    deleted; except denials of a failover, and for an excluded topic if its name may be one of the target's own.
-    ``resources``: of ``RESOURCES``. ``writes``: rights to write are taken. ``mirrored_back``: ACLs on the source that
-    the reverse flow has created, which would outlive their originals. ``made``: what this flow has recorded as
-    created."""
+    same names is taken: if it cannot be expressed as a prefix, it is expressed for each topic, and it stays on copies
+    whose topic is now excluded or deleted. There are two exceptions: if a name may also be one of the target's own, no
+    denial is created for an excluded topic; and denials of a failover stay on the source. ``resources``: of
+    ``RESOURCES``. ``writes``: the right to write to a topic becomes one to write to its remote topic. ``mirrored``: the
+    topics of the source that are mirrored now. ``mirrored_back``: ACLs on the source that the flow in the other
+    direction has created; sent back, an ACL would outlive its original. ``made``: what this flow has recorded as
+    created by itself."""
     wanted, made_by_us, denials = WantedAcls(), frozenset(mirrored_back), list[AclBinding]()
     for rule in source:
         denials += [rule] if rule.is_deny else []
@@ -297,9 +304,10 @@ def _is_known(rule: AclBinding) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AccessPlan:
-    """Steps in order, each sorted. ``claims``: to be recorded before any is created; ``forgets``: records of ACLs that
-    do not exist; ``left_out``: without a counterpart, with the reason; ``present``: wanted ACLs that exist; ``others``:
-    ACLs of the target that are not this flow's."""
+    """Steps in order, each sorted. ``claims``: to be recorded as created by this flow before any is created.
+    ``forgets``: records of ACLs that do not exist. ``left_out``: ACLs of the source without a counterpart on the
+    target, with the reason. ``present``: wanted ACLs that the target has, created by this flow or not. ``others``: ACLs
+    of the target that this flow neither wants nor has recorded as created by itself."""
 
     create_denies: tuple[AclBinding, ...] = ()
     delete_allows: tuple[AclBinding, ...] = ()
@@ -323,8 +331,9 @@ class AccessPlan:
 
 
 def plan_access(wanted: WantedAcls, there: Collection[AclBinding], ours: Set[AclBinding] | None) -> AccessPlan:
-    """Plan the steps from ``there``, all ACLs of the target of these resource types, to ``wanted``. Only ``ours``,
-    recorded as created by this flow, are ever deleted; None if no record is kept."""
+    """Plan the steps from ``there`` to ``wanted``. ``there``: all ACLs of the target of the resource types concerned.
+    ``ours``: what this flow has recorded as created by itself; only that is ever deleted. None if no record is kept:
+    then nothing is deleted."""
     present = frozenset(there)
     create = wanted.rules - present
     made = frozenset[AclBinding]() if ours is None else frozenset(ours)

@@ -79,7 +79,8 @@ class AccessNotSynced(PermanentError):
 
 @dataclass(frozen=True, slots=True)
 class AccessFlow:
-    """What the job works on. ``back_topic``: where the reverse flow would keep its records, on our source."""
+    """What the job works on: ``flow`` is its name in the log; ``back_topic`` is where the reverse flow would keep its
+    records, on our source."""
 
     flow: str
     names: Names
@@ -87,7 +88,8 @@ class AccessFlow:
 
 
 class AccessSync:
-    """Reads both clusters' ACLs as administrator, plans, and applies the plan. Calls must not overlap."""
+    """Reads both clusters' ACLs, plans, and applies the plan. Calls must not overlap. ``source`` and ``target`` connect
+    as administrators; ``admin`` changes the target."""
 
     def __init__(
         self,
@@ -106,7 +108,8 @@ class AccessSync:
         self._said: dict[str, object] = {}
 
     async def run(self) -> None:
-        """Sync now. Raises NotAuthorized, AccessNotSynced and RetriableError; a missing authorizer is logged once."""
+        """Sync now. Raises NotAuthorized or AccessNotSynced if ACLs are refused, RetriableError if a cluster does not
+        answer. A cluster without an authorizer is logged once."""
         self._tried, self._held, self._waits = None, frozenset(), False
         try:
             rules = await describe_acls(self._source, self._asked)
@@ -125,8 +128,9 @@ class AccessSync:
             raise
 
     async def look(self) -> None:
-        """Sync if the source's ACLs have changed or, in full mode, the target has lost a wanted one; send one request
-        to each. An error that needs an operator is raised once; then only the next run tries again."""
+        """Sync if the source's ACLs have changed or, in full mode, the target has lost one that is wanted; otherwise
+        send one request to each. An error that needs an operator, such as a missing right, is raised once; then only
+        the next run tries again. Raises the errors of ``run``."""
         if self._waits:
             return
         try:
@@ -144,7 +148,8 @@ class AccessSync:
         return await self._plan(await describe_acls(self._source, self._asked))
 
     async def _has_lost_some(self) -> bool:
-        """Whether a wanted ACL is missing: in full mode another connector may delete what we want too."""
+        """Whether a wanted ACL is missing: in full mode another connector deletes what it has created even if we want
+        it too, because each has its own records."""
         return self._settings.is_full and not self._held <= set(await describe_acls(self._target, self._asked))
 
     @property

@@ -172,7 +172,8 @@ async def add_partitions(admin: Admin, changes: Sequence[AddPartitions], refusal
 
 
 async def alter_configs(flow: str, admin: Admin, changes: Sequence[AlterConfig]) -> set[str]:
-    """Alter settings. Return topics that were refused."""
+    """Alter settings. Return topics that were refused. Errors are those of
+    :func:`connect.kafka.log.topic_admin.alter`."""
     wanted: dict[str, dict[str, str | None]] = defaultdict(dict)
     for change in changes:
         wanted[change.topic][change.key] = change.after

@@ -110,7 +110,8 @@ def begin_of(settings: MirrorSourceSettings) -> Begin:
 async def first_offsets(
     source: Cluster, partitions: Collection[TopicPartition], begin: Begin
 ) -> dict[TopicPartition, int]:
-    """Return the first source offset to copy of each partition."""
+    """Return the first source offset to copy of each partition. Errors are those of
+    :func:`connect.kafka.log.offsets.list_offsets` and :func:`connect.kafka.log.committed_offsets.committed_offsets`."""
     if not partitions:
         return {}
     of_group = await committed_offsets(source, begin.group) if begin.group else {}
@@ -124,7 +125,8 @@ async def first_offsets(
 
 
 async def warn_of_members(source: Cluster, group: str) -> None:
-    """Warn if consumers still copy as ``group``."""
+    """Warn if consumers still copy as ``group``. Errors are those of
+    :func:`connect.kafka.log.committed_offsets.group_state`."""
     members = (await group_state(source, group)).members
     if members:
         log.warning(
@@ -138,9 +140,10 @@ async def warn_of_members(source: Cluster, group: str) -> None:
 
 
 async def warn_of_skipped_backlog(source: Cluster, ends: Mapping[TopicPartition, int]) -> None:
-    """Warn of partitions that have records and begin at their ``ends`` (``auto.offset.reset`` = ``latest``): brokers
-    delete the committed offsets of a deleted topic (Kafka ``GroupCoordinator.onPartitionsDeleted``), so a recreated one
-    does too."""
+    """Warn of partitions that have records and begin at their ends (``auto.offset.reset`` = ``latest``). At a first
+    start the user asks for that. But brokers delete a group's committed offsets of a deleted topic (Kafka
+    ``GroupCoordinator.onPartitionsDeleted``), so a recreated topic begins at its end too. ``ends``: where partitions
+    without a stored offset begin. Errors are those of :func:`connect.kafka.log.offsets.list_offsets`."""
     starts = await list_offsets(source, list(ends), EARLIEST) if ends else {}
     behind = sorted(one for one, end in ends.items() if starts[one] < end)
     if behind:

@@ -157,7 +157,8 @@ _READABLE: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """Source topics with a unique remote name; for others why not, ``undecided`` if earlier copies would decide."""
+    """Source topics with a unique remote name, by topic; for the others a sentence each, why not. ``undecided``: those
+    of the others that would have a name if they are known to have had it before."""
 
     remote: Mapping[str, str]
     problems: Mapping[str, str] = field(default_factory=dict)
@@ -167,8 +168,9 @@ class Naming:
 def name_topics(
     all_names: Callable[[str], Sequence[str]], topics: Sequence[str], copied: Collection[str] = ()
 ) -> Naming:
-    """Name ``topics``. ``all_names`` returns the names of a topic, ours first, and raises PermanentError if there is
-    none. Two topics of one name are never merged: the one in ``copied`` keeps it, otherwise none has it."""
+    """Name ``topics``. ``all_names`` returns the names of a topic and of all that others make of its records, ours
+    first; it raises PermanentError if there is none. Two topics of one name are never merged, whether we fill both or
+    other connectors fill one: the one in ``copied`` keeps it, otherwise none has it."""
     names: dict[str, Sequence[str]] = {}
     problems: dict[str, str] = {}
     for topic in topics:
@@ -239,7 +241,8 @@ def creations(
     properties: ConfigPropertyFilter,
     replication_factor: int,
 ) -> list[CreateTopic]:
-    """Return remote topics as Java creates them. Without ``configs`` a compacted topic would lose records."""
+    """Return remote topics for ``new``, as Java creates them: same partition count, the source's own settings. Topics
+    without ``configs`` are left out: created without them, a compacted topic would lose records."""
     found = []
     for topic in new:
         if topic.name in configs:

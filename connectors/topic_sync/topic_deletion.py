@@ -59,8 +59,10 @@ def deletable(
     source: Collection[str],
     target: Mapping[str, UUID | None],
 ) -> dict[str, str]:
-    """Return remote topics of missing source topics: ``connector`` has filled it and would now, its id is still the
-    same, and no listed topic fills it or has records sent there. Without ids nothing is deleted."""
+    """Return remote topics by source topic, if the source does not list the source topic. ``connector`` has filled the
+    remote topic and would fill it now, its id is still the same, and no topic that the source lists fills it or has
+    records sent there. ``copies``: of all connectors. ``source``: the source's topics. ``target``: the target's topics
+    and their ids. Without ids a recreated topic looks like ours, so nothing is deleted."""
     ours = {
         copy
         for copy in copies
@@ -84,8 +86,10 @@ def deletable(
 def is_copied_cluster(
     policy: ReplicationPolicy, copied: Iterable[tuple[str, UUID | None]], listed: Mapping[str, UUID | None]
 ) -> bool:
-    """Whether the cluster still has a topic that was copied, by its id. A rebuilt one has none: the remote topics are
-    then the only copy. Without ids (before Kafka 2.8) a name counts, except heartbeats."""
+    """Whether the cluster that answers still has a topic that was copied, by its id. A rebuilt cluster, or another one
+    with the same address, has none, whatever the names of its topics: the remote topics are then the only copy. Without
+    ids (before Kafka 2.8) a name counts, except heartbeats, which every mirror creates. ``copied``: source topics and
+    their ids, according to stored positions. ``listed``: the source's topics now."""
     if any(listed.values()):
         return any(topic_id is not None and listed.get(topic) == topic_id for topic, topic_id in copied)
     return any(topic in listed and not policy.is_heartbeats_topic(topic) for topic, _ in copied)
@@ -137,6 +141,7 @@ class TopicDeletion:
 
     @property
     def interval_s(self) -> float:
+        """How often to call :meth:`run`, in seconds."""
         shortest, longest = _BETWEEN_S
         return min(max(self._delay_ms / 1000 / _LOOKS, shortest), longest)
 
@@ -145,7 +150,8 @@ class TopicDeletion:
         self._known.update(topics)
 
     async def run(self) -> None:
-        """Find deleted source topics, record since when, and delete due ones. Raises RetriableError, SecurityError."""
+        """Find deleted source topics, record when they were first missing, and delete remote topics that are due.
+        Raises RetriableError if a cluster does not answer, SecurityError if a right is missing."""
         if self._since_ms is None:
             self._since_ms = await self._records.load()
         now_ms = wall_ms()

@@ -29,7 +29,8 @@ def has_own_time(record: Any) -> bool:
 
 
 def equal_prefix(ours: Sequence[Any], theirs: Sequence[Any]) -> int:
-    """Return how many records are equal from the beginning on. A timestamp set by the target's log does not count."""
+    """Return how many records are equal from the beginning on, of two lists of aiokafka's records. A timestamp that the
+    target's log has set does not count."""
     at = 0
     for mine, other in zip(ours, theirs, strict=False):
         if (
@@ -54,8 +55,9 @@ def digest_of(record: Any, is_timed: bool) -> int:
 
 
 class Lone(NamedTuple):
-    """A record without a partner; in the other log it lies behind ``other_after`` and before ``other_offset``. Lone
-    records with one ``block`` lay between the same equal records. ``next_key``: of the next record with a partner."""
+    """A record without a partner. ``other_offset``: of the other log's next record that has one. ``other_after``: the
+    offset behind its last one that has. ``block``: records with the same number lay between the same equal records.
+    ``next_key``: of the next record that has a partner, None at the end."""
 
     record: Any
     other_offset: int
@@ -67,7 +69,8 @@ class Lone(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Alignment:
     """``taken``: how many records of each list are decided. ``ours`` and ``theirs``: lone records, each with its index,
-    its block, and the other list's records between the same neighbours: the first, and the one behind the last."""
+    its block, counted from 0, and the other list's records between the same neighbours: the first, and the one behind
+    the last."""
 
     taken: tuple[int, int]
     ours: list[tuple[int, int, int, int]]
@@ -76,8 +79,9 @@ class Alignment:
 
 
 def align(ours: Sequence[int], theirs: Sequence[int], *, is_all: bool, is_most: bool) -> Alignment | None:
-    """Align two lists of digests up to the first :data:`SURE` equal ones in a row, as a whole if ``is_all``, or up to
-    the last equal ones if no more can be held (``is_most``). None: more records are needed."""
+    """Align two lists of digests up to the first :data:`SURE` equal ones in a row; as a whole if that ``is_all`` there
+    is; up to the last equal ones if no more can be held (``is_most``), which may take none. None: more records are
+    needed."""
     lone_ours: list[tuple[int, int, int, int]] = []
     lone_theirs: list[tuple[int, int, int, int]] = []
     mine = other = blocks = 0

@@ -47,6 +47,8 @@ Open = Callable[[str, int, int], LogReader]
 
 
 class Comparison:
+    """Compares one range."""
+
     def __init__(self, plan: RangePlan, open_reader: Open, transform: Transform | None = None) -> None:
         self._plan, self._open, self._transform = plan, open_reader, transform
         self._source = Cursor(open_reader("source", plan.begin, plan.end), transform)
@@ -148,7 +150,8 @@ class Comparison:
             await self._settle()
 
     async def _skip(self, ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
-        """Keep what one log has before the place where the other continues; return whether there is such a place."""
+        """Keep what one log has before the place where the other continues, if that is further on than can be aligned.
+        Return whether there is such a place."""
         for side, cursor, held, here, there in (
             ("source", self._source, self._ours, ours, theirs),
             ("target", self._target, self._theirs, theirs, ours),
@@ -261,6 +264,7 @@ class Comparison:
                 self._found.explain(side, first, min(end, reader.end) - 1, reason)
 
     async def _settle(self) -> None:
+        """Explain the lone records so far."""
         if not self._ours and not self._theirs:
             return
         ours, theirs, self._ours, self._theirs, self._held_bytes = self._ours, self._theirs, [], [], 0
@@ -304,6 +308,7 @@ class Comparison:
         return ours, self._explained(theirs, gone, "target", RangeReason.RETENTION_SOURCE)
 
     def _explained(self, lone: list[Lone], some: list[Lone], side: str, reason: RangeReason) -> list[Lone]:
+        """Explain some of the lone records, and return the others."""
         if not some:
             return lone
         self._found.explain(side, some[0].record.offset, some[-1].record.offset, reason, len(some))

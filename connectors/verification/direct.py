@@ -33,8 +33,9 @@ class TopicsComparison:
 async def compare_topics(
     source: ConnectionSettings, target: ConnectionSettings, topics: Mapping[str, str]
 ) -> TopicsComparison:
-    """Compare what source and target hold now; ``topics``: target topic by source topic; aborted records do not count.
-    Raises ClusterUnreachable, RetriableError, and PermanentError if topics or partitions are missing."""
+    """Compare what source and target hold at the time of the call; ``topics``: target topic by source topic. Aborted
+    records do not count. Raises ClusterUnreachable if no broker of a cluster answers, PermanentError if a topic
+    does not exist, or the target has fewer partitions, and RetriableError if a broker stopped sending."""
     here, there = Cluster(source), Cluster(target)
     async with closing(here, there):
         pairs = []

@@ -216,7 +216,8 @@ class LastRecords:
         return not (is_target_cleaned and one.is_later[1])
 
     def _is_foreign(self, one: KeyLasts) -> bool:
-        """Whether the target's last record is in no map, and not the source's altered; nor before the map."""
+        """Whether the target's last record is none that the map knows, and not the source's altered. What lies before
+        the map may be a copy."""
         assert one.target is not None
         if one.source is not None and one.source.is_like(one.target):
             return False
@@ -324,7 +325,8 @@ class LastRecords:
         missing, extra = list[Key](), list[Key]()
 
         def place(mine: Key, other: Key) -> int:
-            """Compare where the target's last record of a key and the source's of one lie: 1 if it is further on."""
+            """Return whether the target's last record of a key lies further on (1) than the source's of one, or before
+            it (-1), or at the same place (0)."""
             one, two = both[mine].source, both[other].target
             assert one is not None and two is not None
             for key in (*here[mine].behind, *there[other].behind):

@@ -169,9 +169,10 @@ class ReadLimit:
 
 
 class LogReader:
-    """The data batches of ``partition`` from ``begin`` to ``end`` (exclusive); with ``is_committed`` without aborted
-    ones, at most to the last stable offset. ``fetch_bytes``: of one request; two are held. A topic with another
-    ``topic_id`` is not read. ``pace`` counts what is read."""
+    """The data batches of ``partition`` with an offset from ``begin`` up to ``end`` (exclusive). ``is_committed``: pass
+    over aborted batches; ``end`` is then at most the last stable offset. ``fetch_bytes``: of one request; two are held
+    at a time. ``topic_id``: a topic with another id is not read; empty if it is not known. ``pace``: counts what is
+    read; None if it is not limited."""
 
     def __init__(
         self,
@@ -432,6 +433,7 @@ class Cursor:
             self.position = self.records[self.at - 1].offset + 1
 
     def take_all(self) -> list[Any]:
+        """Take and return the records that are decoded."""
         records = self.records[self.at :]
         self.take(len(records))
         return records

@@ -39,9 +39,17 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """What to verify and how. ``topics``: names or regular expressions of source topics, empty for all; ``from_ms`` to
-    ``to_ms`` (exclusive): then nothing is stored; ``bytes_s``: source bytes of all tasks together, 0 is unlimited;
-    ``memory_bytes``: for each task; after ``within_s`` the run ends incomplete."""
+    """What to verify and how.
+
+    Args:
+        topics: Names, or regular expressions for whole names, of source topics; empty for all of the flow.
+        from_ms: Only records from this time on; likewise ``to_ms``, exclusive. Nothing is stored then.
+        is_full: Compare everything again.
+        bytes_s: Limit of all tasks together for the source bytes read; 0 is none.
+        memory_bytes: For each task.
+        tasks: How many tasks run at once.
+        within_s: The run ends then, and its result is not complete; None: no limit.
+    """
 
     topics: tuple[str, ...] = ()
     from_ms: int | None = None
@@ -72,8 +80,9 @@ class FlowClusters:
 
 @dataclass(slots=True)
 class PartitionScope:
-    """One partition's work: what is ``verified``, where the next range begins, and the places where a range has to end
-    (``bounds``, source and target, ascending; the last is the end of both logs)."""
+    """One partition's work: ``verified`` is what is done, ``begin`` and ``target_begin`` where the next range begins.
+    ``bounds`` are the places where a range has to end, source and target, ascending; the last is the end of both
+    logs."""
 
     source: TopicPartition
     target: TopicPartition
@@ -99,9 +108,11 @@ class PartitionScope:
 
     @property
     def offsets(self) -> int:
+        """How many source offsets are compared in all."""
         return max(min(self.due, self.end) if self.due >= 0 else self.end, self.first) - self.first
 
     async def next_range(self, reader: MapReader) -> RangePlan | None:
+        """Return the next range; None if there is none."""
         if self.failure or not self.is_open:
             return None
         until = await self._bound(reader)
@@ -162,7 +173,8 @@ class PartitionScope:
         return tuple(found)
 
     async def _bound(self, reader: MapReader) -> tuple[int, int] | None:
-        """Return where the next range ends before the logs do: nowhere without a map, or in a compacted log."""
+        """Return where the next range ends before the logs do. Without a map only their ends are known to be at the
+        same record; a compacted log is compared as a whole, because later records of a key explain earlier ones."""
         if self.pair is None or any(self.is_compacted):
             return None
         if self.map_begin is not None and self.begin < self.map_begin[0]:
@@ -308,7 +320,8 @@ def _silent(cluster: Cluster, reasons: Mapping[tuple[str, int], str]) -> Iterato
 
 
 async def _expect_what_is_readable(scope: PartitionScope, reader: MapReader, target_high: int) -> None:
-    """Expect no copies behind a transaction that is open at the target: no consumer can read them yet."""
+    """Expect no copies behind a transaction that is open at the target, the flow's or another producer's: they are in
+    the log up to ``target_high``, but no consumer can read them yet."""
     if target_high > scope.target_end:
         place = await reader.reverse(scope.pair, scope.target_end) if scope.pair is not None else None
         scope.due = min(scope.due, place.offset) if place is not None else -1
@@ -429,6 +442,7 @@ async def _cut_by_time(
 
 
 async def _gaps(clusters: FlowClusters, settings: MirrorSourceSettings) -> Sequence[GapRecord]:
+    """Return the gaps that the flow has passed."""
     found: list[GapRecord] = []
 
     def fold(record: LogRecord) -> None:

@@ -25,12 +25,23 @@ MOST_RUNS: Final = 50_000
 @dataclass(frozen=True, slots=True)
 class RangePlan(Wired):
     """What to compare: source offsets from ``begin`` to ``end`` and target offsets from ``target_begin`` to
-    ``target_end`` (exclusive). ``due``: the target must have every source record below, -1 if unknown.
-    ``may_begin_later``: source and target may have deleted what the range begins with. ``gaps`` and ``target_gaps``:
-    offsets (first, last) that stored gaps explain. ``copies``: target ranges (first, end) of the map, None without one;
-    ``map_begin``: target offset of its first copy, :data:`NO_MAP` without one, -1 if there are no records of others.
-    ``runs``: the last :data:`MOST_RUNS` (source offset, target offset, length), only for a compacted source.
-    ``held_bytes``: what may be decoded at once. ``ids``: of source and target topic."""
+    ``target_end`` (exclusive).
+
+    Args:
+        due: The target must have every source record below; -1 if that is unknown. Others may be not copied yet.
+        is_compacted: Whether a cleaner may remove records of source and target.
+        is_last: The range ends where both logs end.
+        may_begin_later: Whether source and target may have deleted what the range begins with.
+        gaps: First and last source offsets that a stored gap explains; ``target_gaps``: target offsets.
+        copies: Target ranges (first offset, end) that the map knows as copies; None without a map.
+        map_begin: Target offset of the first copy that the map knows, :data:`NO_MAP` without one: what lies before may
+            be of others. -1: there are no others.
+        runs: The last :data:`MOST_RUNS` runs (source offset, target offset, length) of the map; only for a source that
+            a cleaner works on.
+        is_committed: Whether the flow reads only committed records.
+        held_bytes: About how much may be decoded at once for an alignment.
+        ids: Of source and target topic when the range was planned, empty if brokers have none.
+    """
 
     topic: str
     partition: int

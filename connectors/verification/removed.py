@@ -140,6 +140,7 @@ class Removed:
         return found
 
     async def _read(self) -> None:
+        """Look for the traces."""
         #: Source and target offset, -1 if that is not known, and length of what was copied and is gone at the source.
         copied: deque[tuple[int, int, int]] = deque(maxlen=MOST_RUNS)
         runs, at = self._plan.runs, 0

@@ -55,9 +55,16 @@ class UndecidedReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference(Wired):
-    """One record that differs, or seems to. A source or target without it has offset None. ``what``: for people;
-    ``fields``: those of :data:`FIELDS` that differ, if CHANGED; ``undecided``: why no log says whether it is a
-    difference."""
+    """One record that differs, or that looks so.
+
+    Args:
+        topic: The source topic, with ``partition``.
+        source_offset: None if the source has no such record.
+        target_offset: None if the target has no such record.
+        what: For people: which fields differ and how, or the record.
+        fields: The fields that differ, of :data:`FIELDS`; only for ``CHANGED``.
+        undecided: Why no log says whether it is a difference; None for one that is.
+    """
 
     kind: DifferenceKind
     topic: str
@@ -86,9 +93,19 @@ class ExplainedRange(Wired):
 
 @dataclass(frozen=True, slots=True)
 class PartitionResult(Wired):
-    """What was found in one source partition, over all runs since the last full one. ``same_bytes``: compared without
-    being decoded; ``verified_to``: every source offset below is compared or explained; ``copied_to``: when the run
-    began, -1 if unknown. ``differences``: the first :data:`NAMED_DIFFERENCES`; ``undecided`` are in neither number."""
+    """What was found in one source partition.
+
+    Args:
+        records: Source records compared, over all runs since the last full one.
+        bytes: Source bytes compared, as stored; ``same_bytes`` of them without being decoded.
+        verified_from: First source offset compared.
+        verified_to: Every source offset below is compared, or explained.
+        copied_to: Up to where the flow had copied when the run began; -1 if unknown.
+        verified_ms: When ``verified_to`` was reached, in milliseconds since 1970.
+        differences: The first :data:`NAMED_DIFFERENCES`, by source offset.
+        differences_total: All of them.
+        undecided: Likewise what looks like a difference, and no log decides any more; it is in neither of these.
+    """
 
     topic: str
     partition: int
@@ -117,9 +134,18 @@ class ReadSample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VerificationResult(Wired):
-    """One run over a flow. ``settings``: its options, without secrets; ``is_complete``: every partition reached what
-    was copied when it began; ``read_bytes`` and ``read_s``: of this run only; ``unread``: why partitions could not be
-    compared, a sentence for each; ``samples``: its progress, at most a few hundred, in order."""
+    """One run over a flow.
+
+    Args:
+        flow: As in the file, ``us->eu``.
+        began_ms: In milliseconds since 1970; likewise ``ended_ms``.
+        settings: The options of the run, without secrets.
+        is_complete: Every partition reached what was copied when the run began.
+        read_bytes: Source bytes that this run read; earlier runs are in ``partitions``.
+        read_s: How long this run compared.
+        unread: Why partitions could not be compared, a sentence for each.
+        samples: The progress of this run, at most a few hundred, in order.
+    """
 
     flow: str
     began_ms: int
@@ -158,7 +184,9 @@ class VerificationResult(Wired):
 
 @dataclass(slots=True)
 class TopicCoverage:
-    """One source topic: offsets copied, and what was compared, ``same_bytes`` without being decoded."""
+    """One source topic, its partitions summed up. ``compared``, ``explained`` and ``left`` are source offsets up to
+    which the flow had copied: ``left`` are not compared yet. ``records`` and ``bytes`` were compared, ``same_bytes`` of
+    them without being decoded."""
 
     topic: str
     target_topic: str

@@ -1,6 +1,9 @@
-"""Verify a flow: hand its ranges to Spark tasks over control links, add what they find, and store how far each
-partition is. A range of a lost task goes to the next one. Results are added in the order of a partition's ranges, so a
-run that was killed and is continued ends with the same report."""
+"""Verify a flow: hand its ranges to Spark tasks, add what they find, and store how far each partition is.
+
+A task takes one range after the other over its control link, so a slow one holds nothing up. If Spark loses a task, the
+range goes to the next one. Results are added in the order of a partition's ranges, so a run that was killed and is
+continued ends with the same report.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,8 @@ _HELD_SHARE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is. ``left_s``: -1 if unknown. ``is_spark_up``: whether Spark has run a task, now or before."""
+    """How far a run is: source offsets, source bytes read by it, and differences so far. ``left_s``: -1 if unknown.
+    ``is_spark_up``: whether Spark has run a task, in this run or one before."""
 
     flow: str
     offsets: int
@@ -392,7 +396,8 @@ def _shown(options: VerifyOptions) -> dict[str, Any]:
 async def verifying(
     flow: Flow, engine: SparkEngine, options: VerifyOptions, find_plugin: FindPlugin, show: Callable[[Progress], None]
 ) -> AsyncIterator[Verification]:
-    """Open what a verification of ``flow`` needs; the caller stops ``engine``. Raises ConfigError or PermanentError."""
+    """Open what a verification of ``flow`` needs; the caller stops ``engine``. Raises ConfigError, SecurityError or
+    PermanentError."""
     settings, clients, leases = flow.settings(), flow.clients(), LeaseThread(_PROGRESS_TIMEOUT_S)
     link = LinkSettings.parse(settings.link_listener, settings.link_advertised_address)
     async with AsyncExitStack() as closing:

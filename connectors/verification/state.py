@@ -1,6 +1,9 @@
-"""What a verification has reached and what its last run found, stored next to the positions of the flow: for each
-partition, so that the next run reads only what is new, and for the last run, so that workers, ``heliograph status`` and
-``failover`` need not read those of all partitions."""
+"""What a verification has reached and what its last run found, stored next to the positions of the flow.
+
+A killed run continues there, and the next one reads only what is new. The record of a partition is JSON behind a
+version, by source partition, in the topic of the offset map. Another one is of the last run: workers, ``heliograph
+status`` and ``failover`` read it without those of all partitions.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,8 @@ def _is_another(ids: Mapping[str, str] | None, topic: str, before: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Verified(Wired):
-    """How far a partition is verified: ``result`` so far, and where the next range begins in the target."""
+    """How far a partition is verified: ``result`` so far, and where the next range begins in the target. ``ids``: of
+    source and target topic; another id means another log."""
 
     result: PartitionResult
     target_to: int
@@ -108,6 +112,7 @@ class Verified(Wired):
         return (self.source_id, self.target_id) == (source_id, target_id)
 
     def with_range(self, found: RangeResult, now_ms: int) -> Verified:
+        """Add the next range of the partition."""
         before = self.result
         # What was not copied yet is in a range by now.
         explained = (one for one in before.explained if one.reason is not RangeReason.NOT_COPIED)
@@ -154,8 +159,9 @@ VERIFIED: Final[RecordKind[TopicPartition, Verified]] = RecordKind(
 async def verification_report(
     settings: MirrorSourceSettings, source: Cluster | None, store: Cluster, query: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return what ``heliograph verify`` has found so far, and the topics ``recreated`` since; ``source`` is None if it
-    does not answer. Raises ConfigError for a ``top`` that is not a number."""
+    """Return what ``heliograph verify`` has found so far, as :func:`verification_as_json`, and the topics that were
+    ``recreated`` since; ``source`` is None if it does not answer. Errors are those of :func:`read_records`, and
+    ConfigError for a ``top`` that is not a number."""
     stored = await read_records(store, record_settings(settings), VERIFIED)
     recreated = await recreated_topics({one.pair for one in stored.values()}, source, store)
     # In a thread, because thousands of partitions take longer than one turn of the event loop may.
@@ -164,8 +170,10 @@ async def verification_report(
 
 
 def verification_as_json(results: Sequence[PartitionResult], query: Mapping[str, str]) -> dict[str, Any]:
-    """Return the results as JSON. With ``top``, only that number of partitions whose names contain ``search``, with the
-    first differences, undecided records and ranges of each: most differences first, then most undecided ones."""
+    """Return the results as JSON; ``verified_ms``: of the partition whose last range was compared the longest ago, -1
+    if none was. With ``top``, only that number of partitions whose source or target name contains ``search``, each with
+    its first differences, undecided records and explained ranges: most differences first, then most undecided ones,
+    then those compared the longest ago."""
     shown = _found(results, query) if "top" in query else results
     return {
         "verified_ms": min((one.verified_ms for one in results if one.verified_ms), default=-1),
@@ -200,9 +208,19 @@ def _found(results: Sequence[PartitionResult], query: Mapping[str, str]) -> list
 
 @dataclass(frozen=True, slots=True)
 class LastVerification(Wired):
-    """The last run that reached its end, or has found a difference. Counts are of all runs since the last full one;
-    ``unread``: partitions not compared; ``offsets_s``: speed, 0 if unknown; ``verified_to``: by topic and partition, -1
-    if not; ``ids``: by source topic, as TopicPair; ``recreated``: found at each read, None if unknown."""
+    """The last run that reached its end, or has found a difference.
+
+    Args:
+        ended_ms: When the last one over all topics ended, in milliseconds since 1970; -1 if none did.
+        records: Source records compared since the last full run; ``differences``: found in them.
+        unread: How many partitions it could not compare.
+        offsets_s: Source offsets compared in a second, as last measured; 0 if unknown.
+        verified_to: By topic and partition, below which source offset it is verified; -1 if it is not.
+        ids: By source topic its id, its target topic, and the id of that, as in :class:`TopicPair`.
+        recreated: The source topics of which either log has another id now, None if that is unknown. It is found
+            at each read.
+        undecided: How many records look like differences and no log decides any more.
+    """
 
     ended_ms: int = -1
     records: int = 0
@@ -298,7 +316,8 @@ LAST_RUN: Final[RecordKind[str, LastVerification]] = RecordKind(
 async def read_last_run(
     source: Cluster | None, store: Cluster, settings: MirrorSourceSettings
 ) -> LastVerification | None:
-    """Return the record of a flow; None if no run has ended. ``source`` is None if it does not answer."""
+    """Return the record of a flow; None if no run has ended. ``source`` is None if it does not answer. Errors are those
+    of :func:`read_records`."""
     last = (await read_records(store, record_settings(settings), LAST_RUN)).get("")
     if last is None:
         return None

@@ -34,8 +34,9 @@ _REPORT_S: Final = 0.5
 
 
 async def run_task(payload: Message, stage: RecordStage | None) -> None:
-    """Verify ranges until the command needs no more. ``payload``: host, port and certificate of the listener, token,
-    slice and epoch. ``stage`` passes records through Spark for ``transform.sql``; None without one."""
+    """Verify ranges until the command ends or needs no more. ``payload``: host, port and certificate of the listener,
+    token, slice (a name) and epoch (the task's number). ``stage`` passes records through Spark for the flow's
+    ``transform.sql``; None without one."""
     hello = {
         **{name: payload[name] for name in ("token", "slice", "epoch")},
         "attempt": "verification",

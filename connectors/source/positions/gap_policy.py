@@ -1,9 +1,12 @@
 """Decide whether a partition continues when its log has changed: ``on.source.gap`` and ``on.topic.recreated``.
 
-The slices and :mod:`connectors.source.positions.position_checks` find what happened. The copy continues only at a
-takeover: after a fence, under a new epoch, with its position stored together with a record of the gap before anything
-is written. A target that lost acknowledged records gets them again under any policy, because that loses and doubles
-none. A topic counts as deleted when no broker knows it for some seconds; created later, it counts as recreated.
+:mod:`connectors.source.positions.position_checks` and the slices find what happened; this module decides whether the
+copy continues, and from which offset. It continues only at a takeover: after a fence, under a new epoch, with its
+position stored together with a record of the gap before anything is written. A target that lost acknowledged records
+gets them again under any policy, because that loses and doubles none: the offset map has their source offsets.
+
+A topic counts as deleted when no broker knows it for some seconds. If an operator or the connector's refresh creates it
+later, that is another topic: then the partition counts as recreated, and ``on.topic.recreated`` decides.
 """
 
 from __future__ import annotations
@@ -52,7 +55,8 @@ class GapPasser:
         self._label, self._policy, self._runs_of, self._now_ms = label, policy, runs_of, now_ms
 
     def resume_past_gap(self, entries: Sequence[Entry]) -> None:
-        """Mark stopped entries that may continue, so that the next takeover starts them if this one fails."""
+        """Mark entries that have just stopped and may continue, before :meth:`begin`. If this takeover fails, the next
+        one starts them, which would ignore a stopped entry; and no report shows them as stopped."""
         for entry in entries:
             if entry.is_stopped and self._passable(entry) is not None:
                 entry.resume_past_gap()
@@ -60,7 +64,8 @@ class GapPasser:
     async def begin(
         self, source: Cluster, entries: Sequence[Entry], known: Mapping[TopicPartition, Start]
     ) -> dict[TopicPartition, Start]:
-        """Return where entries start after a gap of their source, or in recreated topics. Raises RetriableError."""
+        """Return where entries start that continue after a gap of their source, or in recreated topics. Raises
+        RetriableError if the source does not answer."""
         passed = [(entry, gap) for entry in entries if (gap := self._passable(entry)) is not None]
         starts = await list_offsets(source, [entry.pair.source for entry, _ in passed], EARLIEST) if passed else {}
         found = {}
@@ -192,7 +197,8 @@ async def look_for_recreated(
 
 
 async def returned(source: Cluster, target: Cluster, entries: Collection[Entry]) -> Sequence[tuple[Entry, Verdict]]:
-    """Return the ``entries`` whose deleted topics exist again, with their new verdicts. Raises RetriableError."""
+    """Return the ``entries`` whose deleted topics exist again, with their new verdicts. Raises RetriableError if a
+    cluster does not answer."""
     gone = [entry for entry in entries if is_gone(entry)]
     here, there = await asyncio.gather(
         _topics(source, {_partition(entry).topic for entry in gone if _is_of_source(entry)}),

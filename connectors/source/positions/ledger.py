@@ -1,8 +1,11 @@
 """Track a task's partitions: acknowledged positions, runs that are not stored yet, when to store them, and counts.
 
-There may be thousands of partitions, most of them idle. So whatever changes an entry calls :attr:`Entry.moved`, which
-sorts it by what regular looks ask for: their cost is that of the partitions that moved. The offset map is trimmed below
-the targets' log start offsets, requested at long intervals for partitions that moved since.
+There may be thousands of partitions, most of them idle. So whatever changes an entry calls :attr:`Entry.moved`. The
+ledger then sorts that entry by what regular looks ask for, and their cost is that of the partitions that moved.
+
+The ledger also trims the offset map below the targets' log start offsets. At long intervals it requests these, one
+request per leader, for the partitions that moved since, and the trim is part of the next commit of each. Idle
+partitions need no trim, because their maps do not grow.
 """
 
 from __future__ import annotations
@@ -32,10 +35,12 @@ from connectors.source.positions.stored_positions import Commit, CommitScope
 
 @dataclass(frozen=True, slots=True)
 class Cadence:
-    """When positions are stored: after ``interval_s``; for the busiest partitions once the task has copied
-    ``sized_bytes``, which bounds what a successor reads again to count; after ``uncountable_s`` where it cannot count,
-    and so copies again. ``flush_s``: Java's offsets too, ``offset.flush.interval.ms``. ``complete_s``: whole maps too,
-    for an earlier version that continues after a kill."""
+    """When positions are stored. ``interval_s``: the longest interval, if anything was copied. ``sized_bytes``: once
+    the task has copied this much since, positions of the busiest partitions are stored sooner. This bounds what a
+    successor reads again to count, far below :data:`MAX_UNSTORED_BYTES` if the store works. ``uncountable_s``: for
+    partitions that a successor cannot count, and so copies again from their position. ``flush_s``: how often Java's
+    offsets are stored too, ``offset.flush.interval.ms``. ``complete_s``: how often whole maps are stored too, for an
+    earlier version that continues after a kill."""
 
     flush_s: float = 60.0
     complete_s: float = 3600.0
@@ -99,7 +104,8 @@ class Ledger:
         self.unwanted = {source: entry for source, entry in self.entries.items() if source not in self._wanted}
 
     def reader(self) -> dict[TopicPartition, None]:
-        """Return a set of the sources of entries that are added, move or are dropped; its owner removes them."""
+        """Return a set that gets the source of each entry that is added, moves or is dropped, at first that of all.
+        Its owner removes them."""
         reader = dict.fromkeys(self.entries)
         self._readers.append(reader)
         return reader
@@ -274,8 +280,10 @@ class Ledger:
             self._sort(entry)
 
     def plans(self, pipelined: Collection[TopicPartition] = ()) -> Iterator[PartitionPlan]:
-        """Yield plans that continue at the acknowledged positions. ``pipelined``: partitions with a marker of a fence:
-        a sequence above 0 does not prove that the leader knows the producer (``producer.id.expiration.ms``)."""
+        """Yield plans, made one by one, that continue at the acknowledged positions, under their producer.
+        ``pipelined``: partitions where a fence has just written a marker. A sequence above 0 does not prove that the
+        leader knows the producer: after a day without batches (``producer.id.expiration.ms``) it accepts any
+        sequence."""
         return (plan_of(entry, entry.pair.source in pipelined) for entry in self.going() if not entry.holds_back)
 
     def stand_still(self, has_ended: Callable[[Entry], bool]) -> bool:
@@ -343,7 +351,8 @@ class Ledger:
             entry.stored = entry.taken
 
     def give_back(self, commits: Sequence[Commit]) -> None:
-        """Keep commits that were not stored for the next attempt, which is due at once, unless they were dropped."""
+        """Keep commits that could not be stored for the next attempt, which is due at once, except those of partitions
+        that were dropped meanwhile."""
         self._flushed_s = self._stored_s = float("-inf")
         if any(commit.scope is CommitScope.ALL for commit in commits):
             self._completed_s = float("-inf")
@@ -397,7 +406,8 @@ async def trim_forever(target: Cluster, ledger: Ledger, name: str) -> NoReturn:
 
 async def note_log_starts(target: Cluster, entries: list[Entry]) -> bool:
     """Request the log start offsets of the targets of ``entries``; return False if there is none to request. A topic
-    must have the pair's id before and after an answer. Raises :class:`HeliographError`."""
+    may be recreated at any time, with another log start: an answer counts only if the topic had the pair's id both
+    before and after it. Raises :class:`HeliographError` if the cluster does not answer or refuses."""
     copied = [(entry, entry.pair) for entry in entries if entry.position is not None]
     before = await _metadata(target, [pair for _, pair in copied])
     asked = [(entry, pair) for entry, pair in copied if _is_its_own(before, pair)]

@@ -1,6 +1,9 @@
-"""Log takeovers and skipped records of a task's partitions, and store the states of those that are not copied. A
-takeover is one log line per partition, because operators and tests read it. A task whose partitions have all stopped
-ends."""
+"""Log takeovers and skipped records of a task's partitions, and store the states of those that are not copied.
+
+- A takeover is one log line per partition, because operators and tests read it.
+- A record is skipped (``errors.tolerance = all``) if the target refuses it, or if its transformation fails.
+- The stored states follow the task's ledger. A task whose partitions have all stopped ends.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,8 @@ def log_late_records(flow: str, source: TopicPartition, late: int) -> None:
 
 
 def log_committed(flow: str, plan: PartitionPlan, position: Position) -> None:
-    """Log where a partition continues; ``aborted``: target offsets of aborted records and markers behind it."""
+    """Log where a partition continues whose position was committed with its records; ``aborted``: the number of target
+    offsets after it that hold aborted records and markers."""
     resume_log.info(
         "resumed %s %s: surplus=0 aborted=%d verified=true fallback=none source_offset=%d target_offset=%d",
         flow,

@@ -31,8 +31,9 @@ _NO_BATCHES: Final = dict.fromkeys(map(str, fetched_batches.BatchKind), 0)
 @dataclass(frozen=True, slots=True)
 class PartitionPair:
     """A source partition and the target partition that it is copied to; topic ids are None if brokers have none.
-    ``is_countable``: a successor can count the records behind a stored position, because the source keeps all records
-    and each becomes one target record."""
+    ``ways``: as in a plan. ``is_countable``: whether a successor can count the records that a crash left after a stored
+    position, because the source keeps all records and each becomes one target record. ``is_target_compacted``: whether
+    the target's cleanup policy includes ``compact``."""
 
     source: types.TopicPartition
     source_topic_id: UUID | None
@@ -169,7 +170,8 @@ class Entry:
 
     @property
     def may_hand_over(self) -> bool:
-        """Whether its position is handed over once its writer has ended cleanly; not if it is stopped or waits."""
+        """Whether its position is marked as handed over once its writer has ended cleanly. The positions of stopped and
+        waiting entries stay as they are."""
         if self.position is None or self.is_stopped or self.is_leaving:
             return False
         return self.is_drained or not self.holds_back
@@ -271,7 +273,8 @@ def _position(entry: Entry) -> Position:
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """A flow's two clusters. Tasks fence one at a time: a task interrupted in its claim would count as superseded."""
+    """A flow's two clusters. Tasks fence one at a time, because after partitions have moved between tasks one fences
+    the id that another may be claiming, and a task that is interrupted in its claim would count as superseded."""
 
     source: Cluster
     target: Cluster
@@ -320,7 +323,8 @@ class Pairing:
         return found
 
     async def renew(self, entries: Sequence[Entry]) -> None:
-        """Pair entries again that continue after a gap or waiting: their topics may have been recreated."""
+        """Pair entries again before a takeover after a gap or after waiting, because their topics may have been
+        recreated. Entries that a cluster does not know, or whose topics have no ids, keep their pairs."""
         again = [entry for entry in entries if entry.holds_back and entry.pair.source_topic_id]
         found = {pair.source: pair for pair in await self.pairs([entry.pair.source for entry in again])}
         for entry in again:

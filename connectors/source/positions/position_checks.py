@@ -1,11 +1,13 @@
 """Check before a takeover which partitions can be fenced now, and whether their stored positions still match the logs.
 
 A fence is one transaction over all its partitions: while one marker cannot be written, every request with that
-transactional id fails with CONCURRENT_TRANSACTIONS. So a partition without a leader, or with too few in-sync replicas,
-waits with its position as it is, until it is taken over separately between two slices. A stored position does not match
-if a topic was deleted or recreated, or a target was truncated. This is checked before any fence, because a marker would
-move the target's end. An entry that does not match is stopped; if an operator has altered its offset, nothing is
-checked.
+transactional id fails with CONCURRENT_TRANSACTIONS. So a partition without a leader, or with too few in-sync replicas
+for a marker, waits and is not fenced with the others. Its position stays as it is, and nothing is written there until
+it is taken over separately: between two slices, because its fence raises the epoch of all partitions.
+
+A stored position does not match if a topic was deleted or recreated, or a target was truncated. This is checked before
+any fence, because a marker would move the target's end. An entry that does not match is stopped, with its position left
+as it is. If the stored offset was altered since, an operator has decided, and nothing is checked.
 """
 
 from __future__ import annotations
@@ -89,7 +91,8 @@ class UnavailablePartitions:
 async def unavailable(
     source: Cluster, target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
 ) -> dict[TopicPartition, str]:
-    """Return why entries cannot be taken over now, by source partition. Raises :class:`RetriableError`."""
+    """Return why entries cannot be taken over now, by source partition, as messages. Raises :class:`RetriableError` if
+    a cluster does not answer."""
     known = {entry.pair.source: starts[entry.pair.source] for entry in entries}
     marked = {one: position.target for one, start in known.items() if (position := start.unclean_position)}
     # For a proof, or for where to start.
@@ -127,7 +130,8 @@ def let_wait(entries: Sequence[Entry], away: Mapping[TopicPartition, str], *, ma
 async def still_unavailable(
     source: Cluster, target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
 ) -> dict[TopicPartition, str]:
-    """Return :func:`unavailable` without partitions of deleted topics, which do not come back."""
+    """Return :func:`unavailable` without partitions whose topic was deleted: it does not come back, and a takeover
+    pairs them with another topic, or reports the deletion."""
     away = await unavailable(source, target, entries, starts)
     pairs = [entry.pair for entry in entries if entry.pair.source in away]
     here, there = await asyncio.gather(
@@ -168,8 +172,9 @@ _AT_ONCE: Final = 32
 async def refuse_deleted_topics(
     source: Cluster, target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
 ) -> frozenset[str]:
-    """Stop entries whose topics were deleted or recreated, and give the others the current topic ids. Return the
-    existing topics of all current and former targets. Raises :class:`RetriableError`."""
+    """Stop entries whose topics were deleted or recreated, and give the others the current ids of their topics. Return
+    the existing topics of all current and former targets. Raises :class:`RetriableError` if a cluster does not
+    answer."""
     written = {position.target_topic for entry in entries if (position := starts[entry.pair.source].position)}
     here, there = await asyncio.gather(
         known_topics(source, {entry.pair.source.topic for entry in entries}),
@@ -196,7 +201,8 @@ async def refuse_deleted_topics(
 
 
 def refuse_topic(side: str, entry: Entry, start: Start, topic: TopicMetadata | None) -> None:
-    """Stop an entry whose topic is not that of its position. Without a position it waits for its topic."""
+    """Stop an entry whose topic on this ``side`` was deleted, or is not the topic of its position. An entry without a
+    position loses nothing, and waits for its topic."""
     position = start.unmoved_position
     if position is not None and (verdict := judge(side, entry, position, topic)) is not None:
         entry.position = entry.position or position  # to recognise its topic when it is back
@@ -225,9 +231,10 @@ def judge(side: str, entry: Entry, position: Position, topic: TopicMetadata | No
 async def refuse_truncated_targets(
     target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
 ) -> None:
-    """Stop entries whose target ends before its acknowledged end for some seconds, as a former leader may say so, or
-    was truncated and has grown again; the latter only for those handed over, because a resume reads the others from
-    there. Raises :class:`RetriableError` if a leader does not answer."""
+    """Stop entries whose target's log ends before its acknowledged end, or was truncated there and has grown again. The
+    latter is checked only for partitions that were handed over, because a resume reads the others from there. A former
+    leader that does not know of its replacement yet may report a lower end, so that counts only after the same time as
+    a missing topic. Raises :class:`RetriableError` if a leader does not answer."""
     asked = [(entry, position) for entry in entries if (position := _of_target(entry, starts[entry.pair.source]))]
     clock = asyncio.get_running_loop().time
     until_s = clock() + log_divergence.DELETED_AFTER_S

@@ -1,13 +1,17 @@
 """Keep source offsets, positions and the offset map in two compacted topics of the target cluster.
 
-A full commit writes Java's offset record, a full position and the map in one transaction. A Java worker can continue
-from Java's record, and operators can alter it: if it is not the one that was written with the last full position, it
-was altered since and takes precedence. Between two full commits only progress records are written (see
-:mod:`connectors.formats.position`), without a transaction unless a chunk of the map changed too; records of a
-superseded writer do not count. Without ACLs on the transactional id, records are written without transactions: first
-Java's records, with a header, then the map, then positions. If such a record disagrees with its position, or if the
-target has ended a transaction in one topic and left it open in the other, a commit was interrupted between the two, and
-the position takes precedence.
+A full commit writes Java's offset record, a full position and the map in one transaction, so it is stored as a whole or
+not at all. A Java worker can continue from Java's record, and operators can alter it: if it is not the one that was
+written with the last full position, it was altered since and takes precedence.
+
+Between two full commits only progress records are written (see :mod:`connectors.formats.position`), without a
+transaction unless a chunk of the map changed too. They need no fence, because records of a superseded writer do not
+count.
+
+Without ACLs on the transactional id, records are written without transactions: first Java's records, with a header,
+then the map, then positions. If such a record disagrees with its position, a commit was interrupted between the two,
+and the position takes precedence. The same holds if the target has ended a transaction in one topic and left it open in
+the other.
 """
 
 from __future__ import annotations
@@ -58,9 +62,10 @@ DEFAULT_PARTITIONS: Final = 25
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """Where a flow keeps its positions. A store that opens with ``transactional_id`` fences the previous one.
-    ``read_topics``: the worker's offset topic, which has the offsets of a flow that got its own later, and
-    ``offsets_topic``, which takes precedence (``ConnectorOffsetBackingStore``)."""
+    """Where a flow keeps its positions. ``transactional_id`` is the store's own, one per task; a store that opens with
+    it fences the previous one. ``read_topics``: the worker's offset topic, if ``offsets_topic`` is another one, and
+    ``offsets_topic``, which takes precedence; the first has the offsets of a flow that got its own topic later
+    (``ConnectorOffsetBackingStore``)."""
 
     connector: str
     source_alias: str
@@ -240,8 +245,9 @@ class MirrorPositionStore:
             self._write_plainly(error)
 
     async def _end_left_open(self, wanted: Collection[TopicPartition]) -> set[bytes]:
-        """Abort open transactions, which would block reads. Return keys of Java's records that may have been committed
-        without their positions or vice versa; none under exactly-once, where Java's record counts."""
+        """Abort transactions that were left open, because they would block reads. Return the keys of Java's records
+        that may have been committed without their positions or vice versa; no keys under exactly-once, where Java's
+        record counts, because an older position would copy the transaction's records again."""
         settings = self._settings
         offsets = await partition_count(self._cluster, settings.offsets_topic)
         maps = await partition_count(self._cluster, settings.map_topic)

@@ -69,9 +69,10 @@ class PositionsTaken(RetriableError):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What is stored of a partition. ``committed_source_offset``: of the last record copied, in Java's record.
-    ``moved``: the position does not match it, because it was altered since, or ``decided`` by a gap policy.
-    ``claimant``: the store id of a task that is taking the partition over."""
+    """What is stored of a partition. ``committed_source_offset``: offset of the last record copied, in Java's record;
+    None if there is none. ``moved``: the position does not match that offset: an operator or a Java worker has changed
+    it since, or, if ``decided``, a gap policy has. ``claimant``: the store id of the task that is taking the partition
+    over from the position's writer, if any."""
 
     position: Position | None
     committed_source_offset: int | None
@@ -128,8 +129,9 @@ class Unowned:
         return any(position.is_handed_over or source in self._read_to for source, position in positions.items())
 
     async def may_commit(self, ours: Mapping[TopicPartition, Position], first: Mapping[Partition, int]) -> bool:
-        """Return whether no other task has written a partition before us. ``ours``: the positions in this write;
-        ``first``: offsets of its first records. Raises :class:`RetriableError`."""
+        """Return whether no other task has written a partition before us. ``ours``: the positions in this write.
+        ``first``: offsets of the first records of this write. Raises :class:`RetriableError` if the log cannot be read
+        to its end."""
         read_to = {source: self._read_to[source] for source in ours if source in self._read_to}
         self.taken = await self._written_by_others(read_to, ours, first) if read_to else frozenset()
         if self.taken:
@@ -277,8 +279,9 @@ class CommitScope(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PassedGap:
-    """A gap that a policy has passed over, found at ``found_ms`` since 1970, and where that cuts the map: target
-    offsets from where the target was truncated, source offsets from where its source was."""
+    """A gap that a policy has passed over, found at ``found_ms`` since 1970, and where the map ends because of it.
+    ``target_truncated_to``: where the target's log was found to end, below its acknowledged end;
+    ``source_truncated_to``: where the source's log was found to diverge from what was copied."""
 
     found_ms: int
     gap: Gap
@@ -288,8 +291,9 @@ class PassedGap:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What to store of a partition, at least with ``scope``. ``runs``: (upstream, downstream, count); storing one twice
-    is harmless. The map is trimmed below ``target_log_start``; if the target is compacted, also its oldest entries."""
+    """What to store of a partition. ``runs``: (upstream, downstream, count) copied since the last commit; storing a run
+    twice is harmless. ``target_log_start``: the map is trimmed below it. ``is_target_compacted``: whether a map that is
+    too long is trimmed too, from its oldest entries. ``scope``: what is written at least."""
 
     position: Position
     runs: Sequence[tuple[int, int, int]] = ()
@@ -307,7 +311,8 @@ class PositionStore(Protocol):
         """Fence earlier writers of the store, as far as our ACLs allow; return what it has of source partitions."""
 
     async def load_more(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Start]:
-        """Return what the store has of more partitions, which another task may be writing."""
+        """Return what the store has of more partitions, which another task may be writing. Partitions loaded before
+        stay as they are, and may be committed meanwhile."""
 
     async def fence_predecessors(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
         """Fence other tasks from storing positions of the partitions in ``starts``, as far as our ACLs allow; return
@@ -315,7 +320,8 @@ class PositionStore(Protocol):
 
     async def commit(self, commits: Sequence[Commit]) -> None:
         """Store commits, each atomically if our ACLs allow; after an error commit the same again. Raises
-        :class:`PositionsTaken`: nothing is stored, and the positions have to be read again."""
+        :class:`PositionsTaken` if another task has stored the first position of an unowned partition meanwhile: then
+        nothing is stored, and its positions have to be read again."""
 
     def runs_of(self, position: Position) -> list[MapRun]:
         """Return the newest stored runs of a position's pair, ascending; there may be older ones."""
@@ -360,7 +366,8 @@ class StoredRecords:
 
 
 async def read_offsets(cluster: Cluster, *topics: str) -> tuple[status_and_offset_topics.SourceOffsets, set[bytes]]:
-    """Return the offsets in ``topics``, later ones first, and the keys of those written without a transaction."""
+    """Return the offsets in ``topics``, of which a later one takes precedence, and the keys of those that were written
+    without a transaction."""
     state = status_and_offset_topics.SourceOffsets()
     plain: set[bytes] = set()
 

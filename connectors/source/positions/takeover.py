@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """The new producer, and a plan for each partition to copy. ``transactional_id``: empty if it was refused."""
+    """The new producer, and a plan for each partition that may be copied; plans with a proof are resumed first.
+    ``transactional_id`` is the producer's, empty if it was refused."""
 
     producer: ProducerIdAndEpoch
     plans: tuple[PartitionPlan, ...]
@@ -74,10 +75,13 @@ async def take_over(
     transaction_timeout_ms: int | None = None,
     may_all_wait: bool = False,
 ) -> Takeover:
-    """Fence previous writers and plan each entry; stop entries that must not continue, and let those wait that cannot
-    be taken over now. ``starts``: as stored. ``reset_to`` is for partitions without a position or an offset of
-    ``initial_group``. ``passer`` lets entries continue after gaps. ``running``: the producer of a slice that copies
-    others; then ``transactional_id`` is not claimed, and no entry may be unclean under it."""
+    """Fence previous writers and plan each entry. Entries that must not continue are stopped, and entries that cannot
+    be taken over now wait, each with its reason. ``starts`` has what the store knows of each source partition.
+    ``reset_to`` (``EARLIEST`` or ``LATEST``) is for partitions without a stored position for which ``initial_group``
+    has no committed offset. ``passer`` lets entries continue after gaps, by its policies; None: no entry. ``running``
+    is the producer of a slice that copies others: then ``transactional_id`` is not claimed, and no entry may be unclean
+    under it. ``transaction_timeout_ms``: of the records' transactions, under exactly-once. ``may_all_wait``: whether
+    all entries may wait, because others will join."""
     known = {entry.pair.source: starts[entry.pair.source] for entry in entries}
     written = await position_checks.refuse_deleted_topics(clusters.source, clusters.target, entries, known)
     if passer is not None:
@@ -185,7 +189,8 @@ async def _fence(
 async def _beyond_raised(
     clusters: Clusters, fenced: _Fenced, known: Mapping[TopicPartition, Start], timeout_ms: int | None
 ) -> _Fenced:
-    """Claim the id again until its epoch is above those that we raised ourselves while ACLs were missing."""
+    """Claim the id again until its epoch is above those that we raised ourselves while ACLs were missing, because its
+    coordinator does not know these."""
     producer = fenced.producer
     positions = [start.position for start in known.values() if start.position and not start.position.transactional_id]
     raised_to = [one.producer_epoch + 1 for one in positions if one.producer_id == producer.producer_id]
@@ -229,7 +234,8 @@ async def _plans_afresh(
     fenced: frozenset[TopicPartition],
     first: Begin,
 ) -> list[PartitionPlan]:
-    """Plan partitions that need no proof: never written by us, handed over, or moved by others."""
+    """Plan partitions that need no proof: never written by us, handed over cleanly, or moved by an operator or a Java
+    worker."""
     if not entries:
         return []
     unknown = [
@@ -260,7 +266,8 @@ async def _plans_afresh(
 
 
 def begin_at(position: Position | None, committed: int | None, reset: int | None) -> int:
-    """Return the first source offset to copy: of our position, else after Java's offset, else ``reset``."""
+    """Return the first source offset to copy: our position's, if given; else the one after Java's offset; else
+    ``reset``."""
     if position is not None:
         return position.next_source_offset
     if committed is not None:
