@@ -1,7 +1,5 @@
 """What names of topics tell a client of where they came from."""
 
-from __future__ import annotations
-
 import pytest
 
 from connect.core.errors import ConfigError

@@ -1,8 +1,6 @@
 """What reports say of groups: their lag on both sides, how they are translated, and why they are not synced; and the
 checklist of a move: go or no-go with reasons, and where a move that was begun stands."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -234,9 +232,7 @@ def test_a_rehearsal_shows_what_it_found_and_each_line_once() -> None:
         (VerifiedFacts(0, 9, 1, 0, 0, 0, 10.0), "differences", "1 difference, 9 records compared. Nothing was copied"),
     ],
 )
-def test_the_proof_says_what_is_verified_and_offers_the_rest(
-    verified: VerifiedFacts | None, word: str, says: str
-) -> None:
+def test_the_proof_says_what_is_verified_and_offers_more(verified: VerifiedFacts | None, word: str, says: str) -> None:
     step = steps(planned(verified=verified))["Proof"]
     assert (step[0], step[3]) == (word, "heliograph verify mm2.properties --flow 'us->eu'")
     assert says in step[2]

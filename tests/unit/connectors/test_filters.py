@@ -1,7 +1,5 @@
 """Which topics are mirrored."""
 
-from __future__ import annotations
-
 import pytest
 
 from connect.core.errors import ConfigError

@@ -1,7 +1,5 @@
 """The last hour of a flow: rates from counts that begin again with each task, and a bound."""
 
-from __future__ import annotations
-
 from connectors.flow_facts import FlowHistory, Trend
 from connectors.flow_progress import FlowLag, Lag, lag_of
 

@@ -1,7 +1,5 @@
 """How far a flow is behind, what meters measure, and what of it metrics tell without holding up others."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from types import SimpleNamespace

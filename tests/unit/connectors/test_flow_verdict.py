@@ -1,7 +1,5 @@
 """What a flow's state is called: a row of facts for each state, and the whole text that users read."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

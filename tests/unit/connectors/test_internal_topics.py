@@ -1,7 +1,5 @@
 """Topics of our own: a right that is missing does not make them empty; states of partitions as they are stored."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """How far a flow is copied as its stored positions tell, and whether its clusters answer."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Mapping
@@ -79,9 +77,7 @@ async def test_what_is_stored_between_the_two_readings_is_not_taken_for_an_alter
     assert await stored(monkeypatch, [9, 49], {ORDERS: 50}).stored([ORDERS]) == {ORDERS: 90}
 
 
-async def test_others_of_the_loop_have_their_turn_while_positions_of_thousands_are_looked_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_others_have_their_turn_while_thousands_of_positions_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     partitions = [TopicPartition("orders", index) for index in range(3000)]
     reader = stored(monkeypatch, [9], dict.fromkeys(partitions, FULL.next_source_offset))
     turns, found = await turns_during(reader.stored(partitions))

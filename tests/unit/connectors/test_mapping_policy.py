@@ -1,7 +1,5 @@
 """Names by a table of rules: there and back."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -163,9 +161,7 @@ def test_a_hop_by_a_rule_that_fits_every_name_is_the_last() -> None:
         ("x.(.*) -> $1, (.*) -> $source-$1", "clicks", "us-clicks", "x.us-clicks"),
     ],
 )
-def test_what_the_alias_tells_goes_before_what_a_rule_may_mean(
-    mapping: str, topic: str, remote: str, refused: str
-) -> None:
+def test_what_the_alias_tells_goes_before_a_rule(mapping: str, topic: str, remote: str, refused: str) -> None:
     found = policy(mapping)
     assert found.format_remote_topic("us", topic) == remote
     assert (found.topic_source(remote), found.upstream_topic(remote)) == ("us", topic)

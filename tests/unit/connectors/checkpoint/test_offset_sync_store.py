@@ -1,7 +1,5 @@
 """Offsets translated by syncs: Java's vectors (``OffsetSyncStoreTest``) and what its store promises."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -132,9 +130,7 @@ def test_only_the_last_sync_of_what_was_there_is_used() -> None:
         ),
     ],
 )
-def test_the_distance_of_the_syncs_that_are_kept_grows_as_powers_of_two(
-    upstream: Sequence[int], kept: list[int]
-) -> None:
+def test_the_distance_of_kept_syncs_grows_as_powers_of_two(upstream: Sequence[int], kept: list[int]) -> None:
     """Each answers for its own offset with its own record."""
     one = store(*((offset, 2 * offset) for offset in upstream))
     assert [offset for offset in sorted({*upstream}) if one.translate(ORDERS, offset) == 2 * offset] == kept

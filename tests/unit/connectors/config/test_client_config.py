@@ -1,7 +1,5 @@
 """Which keys reach which client of a flow, the ids that quotas bind to, and what is decided about exactly-once."""
 
-from __future__ import annotations
-
 import pytest
 
 from connect.api.source import ExactlyOnceSupport

@@ -1,7 +1,5 @@
 """Every key that does not do what its user may expect is named, once, with a word; no other is."""
 
-from __future__ import annotations
-
 import pytest
 
 from connect.core.config.properties import parse_properties

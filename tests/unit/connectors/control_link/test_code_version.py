@@ -1,7 +1,5 @@
 """The project's code as an archive: the same bytes each time, whole, and recognised by who runs it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import zipfile
@@ -47,9 +45,7 @@ def test_installed_code_is_named_after_its_content_and_found_where_it_lies() -> 
     ("module", "differs"),
     [("connectors/control_link/protocol.py", True), ("connect/wire/batch.py", True), ("connect/cli/main.py", False)],
 )
-def test_other_code_of_a_slice_has_another_name_though_its_version_is_the_same(
-    tmp_path: Path, module: str, differs: bool
-) -> None:
+def test_other_code_of_the_same_version_has_another_name(tmp_path: Path, module: str, differs: bool) -> None:
     with zipfile.ZipFile(code_version.make_archive(tmp_path)) as archive:
         archive.extractall(tmp_path / "tree")
     assert named(tmp_path / "tree") == code_version.running_code()

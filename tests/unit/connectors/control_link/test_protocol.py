@@ -1,7 +1,5 @@
 """Messages on the control link: none is too long for it."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import suppress
 from typing import Any, cast

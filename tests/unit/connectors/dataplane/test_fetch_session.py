@@ -1,7 +1,5 @@
 """Fetch sessions against a broker's half of them: whatever changes in between, it fetches what is wanted."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """What a message handler answers is looked at before anything of it is sent."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast

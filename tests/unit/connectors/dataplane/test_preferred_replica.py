@@ -20,6 +20,7 @@ from connectors.dataplane.batches.copier import PartitionCopier
 from connectors.dataplane.fetch_loop import LEADER_ONLY_S, REVISIT_S, FetchLoop, Nearby
 from connectors.dataplane.source_reader import SourceReader
 from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
+from tests.kit.answers import put
 from tests.kit.logs import source_batch
 from tests.kit.quotas import Mutable
 
@@ -200,16 +201,13 @@ def test_a_leader_that_fails_does_not_silence_the_rack(stage: Stage) -> None:
 async def test_leaders_are_told_the_rack(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     reported: list[str] = []
 
-    async def fetch(*_: object) -> fetch_produce.FetchAnswer:
-        return fetch_produce.FetchAnswer(0, 0, 1, [row(preferred=NEAR)])
-
     encode = fetch_api.encode_fetch
 
     def encoded(version: int, limits: fetch_api.FetchLimits, *rest: object) -> bytes:
         reported.append(limits.rack)
         return encode(version, limits, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(fetch_api, "fetch", fetch)
+    put(monkeypatch, fetch_api, fetch=fetch_produce.FetchAnswer(0, 0, 1, [row(preferred=NEAR)]))
     monkeypatch.setattr(fetch_api, "encode_fetch", encoded)
     await stage.leader._fetch(cast(Connection, Mutable()), 13)
     assert reported == ["b"]

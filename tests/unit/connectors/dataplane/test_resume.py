@@ -1,7 +1,5 @@
 """Exact resume against the model of a target: whatever arrived before the fence, nothing is lost or doubled."""
 
-from __future__ import annotations
-
 import struct
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The two halves of a job whose records are transformed, with a few lines in the place of Spark's JVM between them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What a look before a failover does with slow clusters, and what it says of the source."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +16,7 @@ from connectors.failover.execute import Rehearsal
 from connectors.failover.plan import FailoverOptions, plan
 from connectors.failover.snapshot import GroupMove, Groups, How, LastKnown, Snapshot
 from connectors.flow_progress import FlowLag, PartitionLag
+from tests.kit.answers import answers, fails
 from tests.kit.virtual_time import run
 
 MOVE = GroupMove("readers", ("orders", 0), 40, ("us.orders", 0), None, "", 37, "", How.EXACT)
@@ -60,11 +59,10 @@ def test_a_leader_that_is_slow_keeps_no_other_from_being_asked(monkeypatch: pyte
             raise RetriableError("it refuses")
         return dict.fromkeys(led, 7), {}
 
-    async def metadata(_: Any) -> Any:
-        return SimpleNamespace(leader=lambda _, index: index if index < 4 else None)
-
     monkeypatch.setattr(offsets, "_ask_leader", ask)
-    cluster: Any = SimpleNamespace(metadata=metadata)
+    cluster: Any = SimpleNamespace(
+        metadata=answers(SimpleNamespace(leader=lambda _, index: index if index < 4 else None))
+    )
     places = [("orders", index) for index in range(1, 5)]
     found, missing = run(known_offsets(cluster, places, LATEST, leader_s=10))
     assert found == {("orders", 3): 7}
@@ -93,18 +91,15 @@ def test_the_last_known_lag_of_a_source_that_is_gone_is_told_with_its_age(
     known: LastKnown, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("connect.cli.commands.failover_view.wall_ms", lambda: 1_000_000)
-    snapshot = Snapshot(
-        "us", "eu", is_gone=True, copied_until_ms=960_000, last_known=known, groups=Groups(("readers",))
-    )
+    groups = Groups(("readers",))
+    snapshot = Snapshot("us", "eu", is_gone=True, copied_until_ms=960_000, last_known=known, groups=groups)
     show_plan(plan(snapshot, FailoverOptions()), everything=False)
     said = capsys.readouterr().out
     assert "copied until 1970-01-01 00:16:00 UTC (40 s ago), by the last mirrored heartbeat of us" in said
     assert f"last known lag{words}" in said
 
 
-def test_a_rehearsal_tells_what_it_measured_from_what_it_estimates(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rehearsal_marks_its_estimates(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     asked: list[str] = []
 
     async def ask(_: Any, group: str) -> None:
@@ -140,13 +135,10 @@ async def test_what_only_the_source_has_is_named_and_what_is_hidden_too(monkeypa
 
         return look
 
-    async def refused(_: Any) -> set[str]:
-        raise PermanentError("not allowed")
-
     looks = {
         "SCRAM users": has({f"user{number}" for number in range(7)} | {"both"}, {"both"}),
         "quotas": has({"user ann"}, {"user ann", "user bob"}),
-        "ACLs": refused,
+        "ACLs": fails(PermanentError("not allowed")),
     }
     monkeypatch.setattr(collect_snapshot, "_LOOKS", looks)
     clusters: Any = (us, eu)

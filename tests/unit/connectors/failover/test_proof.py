@@ -1,7 +1,5 @@
 """What a verification between drain and move decides, and what the next run does if this one is killed in it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -44,9 +42,7 @@ def test_groups_move_with_an_equal_copy_and_never_with_another(*, is_whole_wante
         (replace(EQUAL, is_complete=False), "not all was compared in time"),
     ],
 )
-def test_what_is_missing_is_named_and_stops_a_move_that_wants_the_whole(
-    result: VerificationResult, missing: str
-) -> None:
+def test_what_is_missing_is_named_and_stops_a_move_of_the_whole(result: VerificationResult, missing: str) -> None:
     assert proved(result, is_whole_wanted=False) == SO_FAR + missing
     with pytest.raises(NotProved, match=r"No group was moved\. Run this again"):
         proved(result, is_whole_wanted=True)

@@ -1,8 +1,6 @@
 """What the flow back stores on the source, where one-way mirrors have no rights: brokers refuse topics that are not
 there in the same way."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
@@ -131,9 +129,7 @@ async def test_that_of_one_that_is_enabled_has_to_be() -> None:
 
 
 @pytest.mark.parametrize("target_topic", ["us.orders", "orders"])
-async def test_where_the_flow_back_begins_is_asked_for_where_it_would_bring_something_back(
-    monkeypatch: pytest.MonkeyPatch, target_topic: str
-) -> None:
+async def test_where_the_flow_back_begins_is_asked_for(monkeypatch: pytest.MonkeyPatch, target_topic: str) -> None:
     """Nobody could store it either, and that would be known once the flow is drained and stopped."""
     source = TopicPartition("orders", 0)
     copied = Position("orders", 0, UUID(int=1), 9, 2, target_topic, 0, UUID(int=2), 9, "", -1, -1, 0)

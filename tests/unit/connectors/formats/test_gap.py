@@ -1,7 +1,5 @@
 """Gaps as data: on the link, in the store, under the policies."""
 
-from __future__ import annotations
-
 from uuid import UUID
 
 import pytest

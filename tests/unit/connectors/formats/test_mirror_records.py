@@ -1,7 +1,5 @@
 """Records of MirrorMaker 2 about itself, against bytes of Java's."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

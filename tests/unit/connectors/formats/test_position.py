@@ -1,7 +1,5 @@
 """Positions as bytes: they come back as they went, and what is not known is refused with a word."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -70,9 +68,8 @@ def test_round_trip(connector: str, position: Position) -> None:
 
 def test_the_bytes_stay() -> None:
     """Stored for years: a change of these bytes is a change of version."""
-    assert encode_position_key(KEY).hex() == (
-        "0101" + "0015" + b"MirrorSourceConnector".hex() + "0006" + b"orders".hex() + "00000001"
-    )
+    key = encode_position_key(KEY).hex()
+    assert key == "0101" + "0015" + b"MirrorSourceConnector".hex() + "0006" + b"orders".hex() + "00000001"
     assert encode_position(EXAMPLE).hex() == (
         "01" + "000000000000000a" + "00000002" + "00000001" + "0000000000000009" + "000000000000004d" + "0003"
         "00000008" + UUID(int=1).hex + UUID(int=2).hex + "0009" + b"us.orders".hex() + "0003" + b"txn".hex() + "00"

@@ -1,7 +1,5 @@
 """Whatever stands in an internal topic: readers raise errors of two kinds, and folds none."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable

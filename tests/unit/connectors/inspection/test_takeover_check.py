@@ -1,7 +1,5 @@
 """What a check before a start says of partitions whose logs are no longer those that were copied."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -29,17 +27,9 @@ POSITION = Position(*SOURCE, OF_SOURCE, 500, 3, *TARGET, OF_TARGET, 450, "mm2-0"
 
 
 def settings(**policies: str) -> MirrorSourceSettings:
-    return source_settings(
-        {
-            "name": "n",
-            "connector.class": "MirrorSourceConnector",
-            "source.cluster.alias": "us",
-            "target.cluster.alias": "eu",
-            "topics": "orders",
-            **{key.replace("_", "."): value for key, value in policies.items()},
-        },
-        {"offset.storage.topic": "offsets"},
-    )
+    props = {"name": "n", "connector.class": "x", "source.cluster.alias": "us", "target.cluster.alias": "eu"}
+    own = {key.replace("_", "."): value for key, value in policies.items()}
+    return source_settings({**props, "topics": "orders", **own}, {"offset.storage.topic": "offsets"})
 
 
 def topic(name: str, topic_id: UUID) -> TopicMetadata:
@@ -211,9 +201,7 @@ async def test_a_truncated_target_is_copied_to_again_from_where_the_map_tells(fl
     found, part = await flow.check()
     assert found.obstacles == []
     (reported,) = found.notes
-    assert reported.startswith(
-        "orders-0: target us.orders-0 was truncated: it had acknowledged offsets up to 449, and ends"
-    )
+    assert reported.startswith("orders-0: target us.orders-0 was truncated: it had acknowledged offsets up to 449, and")
     assert reported.endswith("are missing there; a run copies them again from source offset 300")
     assert (part.begins_at, part.because, part.target_end) == (300, "offset-map", 240)
 

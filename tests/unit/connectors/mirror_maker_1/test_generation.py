@@ -1,7 +1,5 @@
 """What a member of MirrorMaker 1 copies in one generation, with the clusters and the tasks in memory."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -169,9 +167,7 @@ async def test_a_target_of_an_old_release_is_refused(copied: list[str]) -> None:
     assert copied == []
 
 
-async def test_a_topic_that_the_target_refuses_holds_up_no_other(
-    copied: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_refused_topic_holds_up_no_other(copied: list[str], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     source, target = Brokers(topic("orders"), topic("clicks"), topic("logs")), Target(topic("logs", 2))
     target.refuses = {"orders": PermanentError("cluster target: cannot create topic orders: POLICY_VIOLATION")}
@@ -270,9 +266,7 @@ async def test_a_topic_that_was_deleted_holds_up_no_other(copied: list[str], cap
 
 
 @pytest.mark.parametrize("is_source", [True, False])
-async def test_a_topic_that_was_made_anew_ends_nothing_while_its_beginning_is_looked_for(
-    monkeypatch: pytest.MonkeyPatch, is_source: bool
-) -> None:
+async def test_a_topic_made_anew_ends_nothing_meanwhile(monkeypatch: pytest.MonkeyPatch, is_source: bool) -> None:
     clusters = Clusters(
         Brokers(topic("orders", topic_id=NEW if is_source else OLD)).cluster,
         Brokers(topic("orders", topic_id=THERE if is_source else NEW)).cluster,

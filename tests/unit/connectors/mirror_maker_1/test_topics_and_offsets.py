@@ -1,7 +1,5 @@
 """MirrorMaker 1: lists of topics, shares of a group, older keys, what stands beside committed offsets."""
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -102,9 +100,7 @@ def test_round_robin_passes_over_who_does_not_want_a_topic() -> None:
     wanted=st.dictionaries(st.text("abc", min_size=1), st.sets(st.sampled_from("tuv")), min_size=1, max_size=5),
     counts=st.dictionaries(st.sampled_from("tuv"), st.integers(0, 7)),
 )
-def test_every_wanted_partition_has_exactly_one_owner(
-    strategy: str, wanted: dict[str, set[str]], counts: dict[str, int]
-) -> None:
+def test_every_partition_has_one_owner(strategy: str, wanted: dict[str, set[str]], counts: dict[str, int]) -> None:
     shares = consumer_group.assign(strategy, wanted, counts)
     given_out = sorted(one for share in shares.values() for one in share)
     topics = {topic for names in wanted.values() for topic in names}
@@ -240,9 +236,7 @@ def test_what_is_not_said_is_javas() -> None:
         (6_000, 6_000, 6_000),
     ],
 )
-def test_a_lease_ends_before_its_session_by_what_a_slice_goes_on_for(
-    session_ms: int, heartbeat_ms: int, lease_ms: int
-) -> None:
+def test_a_lease_ends_before_its_session(session_ms: int, heartbeat_ms: int, lease_ms: int) -> None:
     times = f"session.timeout.ms={session_ms}\nheartbeat.interval.ms={heartbeat_ms}\n"
     (source,) = settings(CONSUMER + times).sources
     assert source.group.lease_ms == lease_ms

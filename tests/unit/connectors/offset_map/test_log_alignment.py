@@ -1,7 +1,5 @@
 """Two logs laid side by side: what is claimed is true, whatever copying, retention and cleaners left of them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """What cannot be rebuilt at all."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Final, cast
 

@@ -1,7 +1,5 @@
 """What MirrorSource's connector says its tasks are, and when it looks again; the rest needs real clusters."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

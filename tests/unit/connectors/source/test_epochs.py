@@ -1,7 +1,5 @@
 """Partitions that leave and join a task from one slice to the next, with store and takeover in memory."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, cast
@@ -194,9 +192,7 @@ async def test_another_task_is_waited_for_until_it_has_handed_over(world: World,
     assert ("shut out 2" in world.said) is not handed_over
 
 
-async def test_what_another_task_stored_until_it_was_shut_out_counts(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_another_stored_until_it_was_shut_out_counts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(epochs, "HAND_OVER_S", 0.0)
     world.stored[C] = Start(position(C, THEIRS, handed_over=False), None, False)
     world.stored_since[C] = Start(position(C, OURS, handed_over=False), 49, False)

@@ -1,7 +1,5 @@
 """What the watch of a worker reads, and what it leaves to tasks that tell it themselves."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -30,6 +28,7 @@ from connectors.source.lag_watch import LagWatch
 from connectors.source.positions.ledger import Ledger
 from connectors.source.positions.partition_pairs import PartitionPair, position_of
 from connectors.source.worker_context import MirrorHost
+from tests.kit.answers import put
 from tests.kit.counted import Counted
 from tests.kit.members import until
 
@@ -59,10 +58,7 @@ class Worker:
         )
         self.watch = LagWatch(cast(MirrorHost, self.host), dict)
 
-        async def no_states(*_: object) -> dict[TopicPartition, Any]:
-            return {}
-
-        monkeypatch.setattr(lag_watch, "read_states", no_states)
+        put(monkeypatch, lag_watch, read_states={})
         monkeypatch.setattr(lag_watch, "time", SimpleNamespace(monotonic=lambda: self.now_s, time_ns=lambda: 0))
 
     async def stored_(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -186,9 +182,7 @@ async def _no_answer(*_: object) -> FlowLag:
     raise RetriableError("no broker answers")
 
 
-async def test_a_connector_without_tasks_is_watched_until_it_is_elsewhere(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_connector_without_tasks_is_watched_while_here(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its tasks have ended, or it is STOPPED: whether its clusters answer is still of interest."""
     host = MirrorHost({"offset.storage.topic": "offsets", "group.id": "group"}, *cast(Any, [None] * 3))
     here = {"us-eu": lambda: ConnectorHere(PROPS, [])}

@@ -1,7 +1,5 @@
 """The offset-syncs topic: created, recreated, and each error logged once."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Collection, Iterable
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Which syncs runs make due, against Java's rule record by record; what waits, and in which order."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Does a stored position still speak of the logs that are there?"""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
@@ -143,9 +141,7 @@ async def test_a_target_that_was_cut_and_has_grown_again_is_told_by_its_last_rec
 
 
 @pytest.mark.parametrize(("found", "shown"), [(6, 60), (b"", 49)])
-async def test_a_leader_that_does_not_show_the_last_record_is_asked_again(
-    monkeypatch: pytest.MonkeyPatch, found: bytes | int, shown: int
-) -> None:
+async def test_a_leader_behind_is_asked_again(monkeypatch: pytest.MonkeyPatch, found: bytes | int, shown: int) -> None:
     fetches = brokers(monkeypatch, found, shown)
     entries = [
         Entry(

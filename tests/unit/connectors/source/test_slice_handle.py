@@ -1,7 +1,5 @@
 """The worker's end of a slice, with Spark and the control link in memory."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -220,9 +218,7 @@ async def test_a_refused_slice_is_told_of_at_once_and_leaves_no_ticket(world: Wo
         (RetriableError("cancelled"), RetriableError),
     ],
 )
-async def test_why_a_job_ended_without_a_slice_is_passed_on(
-    world: World, failed: Exception, raised: type[Exception]
-) -> None:
+async def test_why_a_job_ended_without_a_slice(world: World, failed: Exception, raised: type[Exception]) -> None:
     opening = asyncio.create_task(world.handle().open())
     await world.until_started()
     world.engine.jobs[0].finished.set_exception(failed)

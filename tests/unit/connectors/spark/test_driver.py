@@ -1,7 +1,5 @@
 """What the Spark driver process tells of a session that ends."""
 
-from __future__ import annotations
-
 import io
 import os
 import threading

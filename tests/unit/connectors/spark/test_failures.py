@@ -1,7 +1,5 @@
 """What Spark says of a failure, in one line."""
 
-from __future__ import annotations
-
 import pytest
 
 from connectors.spark.sessions import SparkFailure, failure_of

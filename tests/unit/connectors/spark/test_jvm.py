@@ -1,7 +1,5 @@
 """The JVM of a driver: a script stands for Spark's own."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

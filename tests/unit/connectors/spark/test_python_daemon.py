@@ -1,7 +1,5 @@
 """What the parent of the Python workers loads, and how one that is ready takes the place of one just started."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

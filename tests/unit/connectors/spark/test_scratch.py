@@ -1,7 +1,5 @@
 """Scratch folders: one that a killed worker left goes, one that is held stays."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Resources to translate: the same flow in the two shapes that the versions of the API have."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from connectors.strimzi.resource import chosen, read_documents

@@ -1,7 +1,5 @@
 """YAML with lines."""
 
-from __future__ import annotations
-
 import pytest
 
 from connect.core.errors import ConfigError

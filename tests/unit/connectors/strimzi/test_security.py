@@ -1,7 +1,5 @@
 """How a client proves who it is, by each of Strimzi's ways; and secrets as mounted files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Resources against what Strimzi's operator makes of them, field by field."""
 
-from __future__ import annotations
-
 import json
 from textwrap import indent
 

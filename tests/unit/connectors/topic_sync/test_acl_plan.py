@@ -1,7 +1,5 @@
 """Steps to the ACLs that are wanted, and the records of those that were created."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Which rules a flow wants on its target: Java's, the full set, and nothing beyond what the source allows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 

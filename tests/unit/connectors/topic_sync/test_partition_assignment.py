@@ -1,7 +1,5 @@
 """Which task has which partition, and where new ones begin."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import cast
@@ -85,9 +83,7 @@ def source(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return cast(Cluster, SimpleNamespace(name="source"))
 
 
-async def test_records_that_are_left_out_are_told_in_one_line(
-    source: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_records_left_out_are_told_in_one_line(source: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     ends = {TopicPartition("orders", number): 7 + number for number in range(8)} | {TopicPartition("empty", 0): 5}
     await warn_of_skipped_backlog(source, ends)
     (reported,) = caplog.messages

@@ -1,7 +1,5 @@
 """Remote topics: their names, their settings, and the plan of both."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

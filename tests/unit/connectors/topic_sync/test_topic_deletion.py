@@ -1,7 +1,5 @@
 """Which remote topics are to go, and which never."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable
 from types import SimpleNamespace
 from typing import cast
@@ -128,9 +126,7 @@ def test_only_what_we_alone_have_filled_is_ours(copied: list[tuple[str, str, UUI
     ("policy", "remote"), [(DEFAULT, "us.orders"), (IdentityReplicationPolicy(source_alias="us"), "orders")]
 )
 @pytest.mark.parametrize("source", [{"a", "orders"}, {"a"}])
-def test_remote_topics_that_the_removed_policy_made_are_never_deleted(
-    policy: ReplicationPolicy, remote: str, source: set[str]
-) -> None:
+def test_topics_of_the_removed_policy_are_not_deleted(policy: ReplicationPolicy, remote: str, source: set[str]) -> None:
     """``new-remote-topic`` of earlier versions: whether the flow's position still names one or the usual topic."""
     former = f"{remote}.1c9bd204"
     for copy in copies(("orders", former), ("orders", remote)):
@@ -190,9 +186,7 @@ async def test_stored_positions_are_read_at_first_and_while_a_topic_is_missing(m
     assert clusters.reads == 3
 
 
-async def test_a_topic_that_no_look_has_seen_is_missed_once_the_connector_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_topic_no_look_has_seen_is_missed_once_the_connector_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Made, copied and deleted between two looks."""
     clusters = Clusters(monkeypatch)
     clusters.copied = {"a"}
@@ -212,9 +206,7 @@ async def test_a_topic_that_is_missing_at_the_first_look_is_looked_for_again(mon
     assert await clusters.gone() == {"b": "us.b"}
 
 
-async def test_nothing_is_deleted_after_a_cluster_that_lists_nothing(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_empty_list_deletes_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     clusters = Clusters(monkeypatch)
     clusters.source = set()
     assert await clusters.gone() == {}
@@ -225,9 +217,7 @@ topics = st.sampled_from("abcd")
 
 
 @given(st.sets(topics), st.dictionaries(topics, st.integers(0, 50)), st.integers(50, 100), st.integers(0, 60))
-def test_only_what_is_gone_since_that_long_is_due(
-    gone: set[str], since_ms: dict[str, int], now_ms: int, delay_ms: int
-) -> None:
+def test_what_is_gone_for_so_long_is_due(gone: set[str], since_ms: dict[str, int], now_ms: int, delay_ms: int) -> None:
     plan = plan_deletions({topic: f"us.{topic}" for topic in gone}, since_ms, now_ms, delay_ms)
     assert plan.newly == gone - since_ms.keys()
     assert plan.settled == since_ms.keys() - gone

@@ -1,7 +1,5 @@
 """Connect's transforms on mirrored records: what they see, what comes out, and what cannot."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from typing import Any

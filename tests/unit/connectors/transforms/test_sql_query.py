@@ -1,7 +1,5 @@
 """``transform.sql`` taken apart, and what is refused before Spark is asked."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

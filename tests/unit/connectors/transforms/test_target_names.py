@@ -1,7 +1,5 @@
 """What topics are called on the target where transforms rename them."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

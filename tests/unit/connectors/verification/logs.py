@@ -1,7 +1,5 @@
 """Logs in memory, and their comparison as one range."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The comparison of a range without a broker: damage of each kind is found and named, and nothing else is."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

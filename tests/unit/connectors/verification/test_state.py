@@ -1,8 +1,6 @@
 """What a verification stores survives its encoding, and grows by ranges; the record of the last run of a flow: what is
 new since, how long the rest takes, and its metrics."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from dataclasses import replace
@@ -113,9 +111,7 @@ def test_a_run_of_some_topics_keeps_the_others_and_is_not_one_of_the_flow() -> N
         ({"heartbeats0": 99}, (0, 0), 10.0),
     ],
 )
-async def test_what_is_new_is_known_for_each_partition(
-    positions: dict[str, int], new: tuple[int, int], rest_s: float
-) -> None:
+async def test_what_is_new_in_each_partition(positions: dict[str, int], new: tuple[int, int], rest_s: float) -> None:
     assert await WHOLE.facts(lags(**positions), POLICY) == VerifiedFacts(9, 11, 1, 1, *new, rest_s)
 
 
@@ -132,9 +128,7 @@ async def test_what_is_new_is_known_for_each_partition(
         (None, {"us.b": 2}, None),
     ],
 )
-async def test_a_topic_of_which_either_log_has_another_id_was_recreated(
-    here: Any, there: Any, recreated: tuple[str, ...]
-) -> None:
+async def test_a_topic_with_another_id_was_recreated(here: Any, there: Any, recreated: tuple[str, ...]) -> None:
     pairs = [TopicPair(one, str(UUID(int=1)), f"us.{one}", str(UUID(int=2))) for one in "ab"]
     assert await recreated_topics(pairs, cluster(here), cluster(there)) == recreated
 

@@ -1,7 +1,5 @@
 """The decision table: each row by itself, and what holds for every header."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Fetched bytes of every magic: cut, checked, decided, and as batches of today at the other end."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest
@@ -31,9 +29,7 @@ def copy(machine, *batches):
 
 
 def plain(magic, offsets, time_ms=TIME_MS):
-    return [
-        message(magic, offset, b"k%d" % offset, b"v%d" % offset, timestamp_ms=time_ms + offset) for offset in offsets
-    ]
+    return [message(magic, one, b"k%d" % one, b"v%d" % one, timestamp_ms=time_ms + one) for one in offsets]
 
 
 def held(target):

@@ -1,7 +1,5 @@
 """Batches that a target refuses for good: split, rid of the records at fault, or the end of the partition."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

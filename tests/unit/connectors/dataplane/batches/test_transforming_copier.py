@@ -1,7 +1,5 @@
 """A partition whose records are transformed, with the transformation in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Where a partition goes on whose log is not what it was."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID
@@ -47,9 +45,7 @@ async def begun(
     return await passer.begin(NO_SOURCE, [entry], {SOURCE: Start(POSITION, 99, False)})
 
 
-async def test_behind_what_the_source_has_no_more(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_behind_what_the_source_lost(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Which may have become more since the slice saw it."""
     entry = stopped(log_divergence.source_gap(SOURCE, 100, 107).gap)
     found = await begun(monkeypatch, entry, 110)

@@ -1,7 +1,5 @@
 """What a task keeps of its slices' reports: records left out, partitions that stopped or are quarantined."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -160,9 +158,7 @@ class Clock:
 
 
 @pytest.mark.parametrize(("is_countable", "progress"), [(True, 5), (False, 59)])
-def test_a_busy_partition_stores_its_position_every_ten_seconds_and_javas_offset_every_minute(
-    is_countable: bool, progress: int
-) -> None:
+def test_how_often_a_busy_partition_stores_position_and_offset(is_countable: bool, progress: int) -> None:
     clock = Clock(is_countable=is_countable)
     for _ in range(3):
         stored = [one for _ in range(60) for one in clock.tick(100)]

@@ -1,7 +1,5 @@
 """The sets of a ledger are what a look at all its entries would find, after each step of any schedule."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from typing import Any

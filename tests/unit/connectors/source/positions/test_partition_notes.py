@@ -1,7 +1,5 @@
 """What the log says of a partition that was taken over."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

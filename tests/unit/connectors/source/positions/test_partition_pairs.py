@@ -1,7 +1,5 @@
 """Which topics entries get when they are taken over, with both clusters in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,8 +1,6 @@
 """Whatever a task commits, and whenever it ends, its successor finds the newest position and the whole map; and so does
 an earlier version, which knows full records only, behind a clean end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -194,9 +192,7 @@ async def test_a_commit_of_an_earlier_version_follows_on_progress(monkeypatch: p
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
-async def test_the_map_of_a_compacted_target_keeps_its_newest_runs_only(
-    monkeypatch: pytest.MonkeyPatch, is_compacted: bool
-) -> None:
+async def test_a_compacted_targets_map_keeps_newest_runs(monkeypatch: pytest.MonkeyPatch, is_compacted: bool) -> None:
     """Such a log begins at 0 for ever."""
     monkeypatch.setattr(runs_and_chunks, "MAX_RUNS", 12)
     topics = Topics(monkeypatch)
@@ -216,9 +212,7 @@ async def test_the_map_of_a_compacted_target_keeps_its_newest_runs_only(
 
 
 @pytest.mark.parametrize("scope", [CommitScope.PROGRESS, CommitScope.OFFSETS])
-async def test_a_successor_that_names_itself_changes_neither_position_nor_map(
-    monkeypatch: pytest.MonkeyPatch, scope: CommitScope
-) -> None:
+async def test_a_successors_name_changes_no_position(monkeypatch: pytest.MonkeyPatch, scope: CommitScope) -> None:
     topics = Topics(monkeypatch)
     monkeypatch.setattr(stored_positions, "TransactionalWriter", vars(store_module)["TransactionalWriter"])
     writer, position = topics.store(), BEGIN
@@ -236,9 +230,7 @@ async def test_a_successor_that_names_itself_changes_neither_position_nor_map(
 
 
 @pytest.mark.parametrize("loads", ["load", "load_more"])
-async def test_a_clean_end_between_the_two_readings_is_not_taken_for_an_altered_offset(
-    monkeypatch: pytest.MonkeyPatch, loads: str
-) -> None:
+async def test_a_clean_end_between_two_readings_alters_no_offset(monkeypatch: pytest.MonkeyPatch, loads: str) -> None:
     topics = Topics(monkeypatch)
     ours, other = topics.store(), topics.store()
     await other.load([ORDERS])

@@ -1,7 +1,5 @@
 """Topics that come back: what is said of partitions that stopped as they were gone."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Collection
 from dataclasses import replace
@@ -77,9 +75,7 @@ async def test_each_deleted_topic_is_looked_for_in_its_own_cluster() -> None:
     ]
 
 
-async def test_a_partition_whose_topic_is_back_stops_with_the_new_reason_unless_it_has_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_partition_whose_topic_is_back_stops_with_the_new_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gap_policy, "_LOOK_S", 0)
     entry, left = stopped("source"), stopped("source")
     reported = asyncio.Queue[Entry]()

@@ -1,7 +1,5 @@
 """What the log says of records that were left out: each, or one line now and then."""
 
-from __future__ import annotations
-
 import pytest
 
 from connectors.formats.types import TopicPartition

@@ -1,7 +1,5 @@
 """Records of partitions that are not copied, and the end of a task that has no others."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Mapping
 from typing import cast

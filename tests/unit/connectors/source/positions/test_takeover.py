@@ -1,7 +1,5 @@
 """Who is fenced and who has to prove what, by what is stored of each partition."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -160,9 +158,7 @@ async def test_tasks_fence_one_after_the_other(target: Target) -> None:
     assert target.most_at_once == 1
 
 
-async def test_a_target_that_is_truncated_meanwhile_is_looked_at_again(
-    target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_target_truncated_meanwhile_is_noticed(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its new end, stored, would hide what it lost."""
 
     async def list_offsets(_: object, partitions: Collection[TopicPartition], *__: object) -> dict[Any, int]:
@@ -333,9 +329,7 @@ async def test_it_is_told_where_what_is_there_already_is_left_out(
 
 
 @pytest.mark.parametrize("writer", [OWN, OTHER])
-async def test_without_the_right_to_write_a_partition_is_quarantined_and_the_others_are_fenced(
-    target: Target, writer: str
-) -> None:
+async def test_without_the_right_to_write_a_partition_alone_is_quarantined(target: Target, writer: str) -> None:
     target.denied = {pair(A).target}
     found = await target.take(OWN, {A: stored(A, writer), B: stored(B, writer)})
     assert target.fenced == [(writer, [pair(B).target])]
