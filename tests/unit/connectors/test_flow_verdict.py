@@ -323,9 +323,8 @@ def test_only_those_records_are_promised_that_were_counted() -> None:
 
 
 def test_all_stopped_partitions_are_counted() -> None:
-    facts = WELL.with_partitions(
-        [PartitionFacts(TopicPartition("t", number), QUARANTINED, "refused") for number in range(1000)]
-    )
+    every = [PartitionFacts(TopicPartition("t", number), QUARANTINED, "refused") for number in range(1000)]
+    facts = WELL.with_partitions(every)
     assert "Groups that read t-0, t-1, t-2 and 997 more could not move" in judge(facts).failover.sentence
 
 

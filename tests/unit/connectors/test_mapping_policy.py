@@ -165,9 +165,8 @@ def test_what_the_alias_tells_goes_before_a_rule(mapping: str, topic: str, remot
     found = policy(mapping)
     assert found.format_remote_topic("us", topic) == remote
     assert (found.topic_source(remote), found.upstream_topic(remote)) == ("us", topic)
-    with pytest.raises(
-        PermanentError, match=f"topic {refused} is not mirrored: .* {remote} would be read .* of {topic}[.]"
-    ):
+    said = f"topic {refused} is not mirrored: .* {remote} would be read .* of {topic}[.]"
+    with pytest.raises(PermanentError, match=said):
         found.format_remote_topic("us", refused)
 
 
@@ -256,12 +255,8 @@ def test_it_is_chosen_by_its_class() -> None:
 @pytest.mark.parametrize(
     ("prefix", "remote"),
     [
-        ("orders.", "eu.us."),
-        ("orders.new", "eu.us.new"),
-        ("other", "us.other"),
-        ("ord", None),
-        ("odd.x", None),
-        ("", None),
+        *(("orders.", "eu.us."), ("orders.new", "eu.us.new"), ("other", "us.other")),
+        *((prefix, None) for prefix in ("ord", "odd.x", "")),
     ],
 )
 def test_prefixes_are_told_where_the_rules_tell_them(prefix: str, remote: str | None) -> None:

@@ -30,9 +30,7 @@ SETTINGS = SliceSettings("us->eu", 0, {}, {})
 class Source:
     """A cluster with one topic, or none, whose log holds ``start`` to ``end``."""
 
-    def __init__(
-        self, topic_id: UUID | None, start: int = 0, end: int = 0, *, appears_after: int | None = None
-    ) -> None:
+    def __init__(self, topic_id: UUID | None, start: int = 0, end: int = 0, appears_after: int | None = None) -> None:
         self.topic_id = topic_id
         self.offsets = {-2: start, -1: end}
         self._appears_after = appears_after
@@ -45,9 +43,8 @@ class Source:
         self._asked += 1
         code = 0 if self.topic_id else error_codes.UNKNOWN_TOPIC_OR_PARTITION
         partitions = {0: PartitionMetadata(1, self.epoch, (1,), 0)} if self.topic_id else {}
-        return ClusterMetadata(
-            "c", 1, {}, {name: TopicMetadata(name, self.topic_id, code, partitions) for name in names}
-        )
+        topics = {name: TopicMetadata(name, self.topic_id, code, partitions) for name in names}
+        return ClusterMetadata("c", 1, {}, topics)
 
     async def list_offset(self, _: object, __: object, which: int) -> int:
         return self.offsets[which]

@@ -18,7 +18,7 @@ from connectors.dataplane.slice import LeaseOver, Slice
 from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
 from connectors.transforms.smt_chain import Outcome
 from tests.kit import logs as kit
-from tests.kit.answers import fails, put
+from tests.kit.answers import put
 from tests.kit.logs import plan, source_batch
 
 
@@ -195,7 +195,10 @@ async def test_a_lease_that_ran_out_is_not_renewed_when_a_slice_thaws(monkeypatc
 
 
 async def test_an_unexpected_error_is_told_as_a_defect_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Slice, "_open_clusters", fails(TypeError("spoilt")))
+    async def spoilt(*_: object) -> None:
+        raise TypeError("spoilt")
+
+    monkeypatch.setattr(Slice, "_open_clusters", spoilt)
     wire = Wire()
     running = asyncio.create_task(Slice(cast(Link, wire)).run())
     wire.say("config", settings=SliceSettings("us->eu", 0, {}, {}).to_wire(), source_topics=[], target_topics=[])

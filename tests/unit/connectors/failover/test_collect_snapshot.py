@@ -2,7 +2,7 @@
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -27,20 +27,13 @@ def test_what_a_cluster_does_not_answer_by_its_deadline_is_named_and_holds_up_no
         await asyncio.Event().wait()
         return 1
 
-    async def answers() -> int:
-        return 2
-
     async def look() -> tuple[list[int], list[str], float]:
         clock = asyncio.get_running_loop().time
         began_s = clock()
         async with Scope("look") as scope:
             looks = collect_snapshot._Looks(scope, "us or eu")
-            tasks = [
-                looks.begin("lag", never(), 0, "us"),
-                looks.begin("groups", never(), 0),
-                looks.begin("x", answers(), 0),
-            ]
-            found = [await one for one in tasks]
+            asked = (("lag", never(), 0, "us"), ("groups", never(), 0), ("x", answers(2)(), 0))
+            found = [await one for one in [looks.begin(*each) for each in asked]]
         return found, looks.obstacles, clock() - began_s
 
     found, unknown, took_s = run(look())
@@ -73,16 +66,10 @@ def test_a_leader_that_is_slow_keeps_no_other_from_being_asked(monkeypatch: pyte
     }
 
 
-# -- what is printed --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("known", "words"),
     [
-        (
-            LastKnown(950_000, 3, 12),
-            ", by stored positions of 3 partitions, last stored 50 s ago: at least 12 records behind, by checkpoints",
-        ),
+        (LastKnown(950_000, 3, 12), ", by stored positions of 3 partitions, last stored 50 s ago: at least 12 records"),
         (LastKnown(-1, 1, 0), ", by stored positions of 1 partition: no checkpoint is ahead"),
         (LastKnown(), ": unknown, because cluster eu has no stored position of the flow"),
     ],
@@ -156,8 +143,7 @@ async def test_transactional_ids_of_the_mirror_are_none_that_clients_need(monkey
         return {*ours, "heliograph-failover-eu->us", "payments", "eu-mm2000"} if cluster is us else set()
 
     monkeypatch.setattr(collect_snapshot, "_LOOKS", {"transactional ids": ids, "SCRAM users": ids})
-    here: Any = us
-    there: Any = eu
+    here, there = cast(Any, us), cast(Any, eu)
     said = await collect_snapshot.only_at_source(here, there, ("us-mm2", "eu-mm2"))
     assert said[0] == "only cluster us has these transactional ids: eu-mm2000, payments"
     assert "SCRAM users: connect-cluster-eu-mm2, eu-mm2-" in said[1], "a user is no id"

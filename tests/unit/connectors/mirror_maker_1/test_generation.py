@@ -110,20 +110,14 @@ class Group:
 
 def a_copying(clusters: Clusters, partitions: Sequence[TopicPartition] = (ONE,)) -> Copying:
     options = SimpleNamespace(aborts=True, handler=None, commit_interval_ms=1000)
+    parts = {"clusters": clusters, "admin": clusters.target, "settings": SimpleNamespace(options=options)}
     context = SimpleNamespace(
-        name="stream 0",
-        clusters=clusters,
-        admin=clusters.target,
-        settings=SimpleNamespace(options=options),
+        name="stream 0", **parts, engine=None, links=None, transactional_id=lambda: "id",
         source=SimpleNamespace(flow_name=FlowName("source", "target"), reset_to=0, group=SimpleNamespace(group_id="g")),
-        engine=None,
-        links=None,
-        transactional_id=lambda: "id",
         slice_settings=lambda: SliceSettings("source->target", 0, {}, {}),
-    )
-    return Copying(
-        cast(ProcessContext, context), cast(GroupOffsets, Group()), partitions, TopicRefusals("stream 0"), lambda: True
-    )
+    )  # fmt: skip
+    group, refusals = cast(GroupOffsets, Group()), TopicRefusals("stream 0")
+    return Copying(cast(ProcessContext, context), group, partitions, refusals, lambda: True)
 
 
 @pytest.fixture

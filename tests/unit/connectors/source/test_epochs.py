@@ -26,25 +26,21 @@ def pair(source: TopicPartition) -> PartitionPair:
     return PartitionPair(source, None, TopicPartition(f"us.{source.topic}", source.partition), None)
 
 
-def position(
-    source: TopicPartition, writer: str, *, handed_over: bool, sequence: int = 11, atomic: bool = False
-) -> Position:
+def position(source: TopicPartition, writer: str, *, handed_over: bool) -> Position:
+    target = (f"us.{source.topic}", source.partition)
     return Position(
-        source_topic=source.topic,
-        source_partition=source.partition,
-        source_topic_id=None,
-        next_source_offset=50,
-        source_leader_epoch=3,
-        target_topic=f"us.{source.topic}",
-        target_partition=source.partition,
-        target_topic_id=None,
-        target_end=60,
-        transactional_id=writer,
-        producer_id=PRODUCER.producer_id,
-        producer_epoch=PRODUCER.epoch,
-        next_sequence=sequence,
+        *source,
+        None,
+        50,
+        3,
+        *target,
+        None,
+        60,
+        writer,
+        PRODUCER.producer_id,
+        PRODUCER.epoch,
+        11,
         is_handed_over=handed_over,
-        is_atomic=atomic,
     )
 
 
@@ -62,9 +58,8 @@ class World:
         self.ledger = Ledger([pair(A), pair(B)])
         for source in (A, B):
             self.ledger.begin(source, position(source, OURS, handed_over=False))
-        self.changes = Reconfiguring(
-            "us->eu task 0", OURS, (A, B), self.ledger, cast(PositionStore, self), self.waiting, self
-        )
+        store = cast(PositionStore, self)
+        self.changes = Reconfiguring("us->eu task 0", OURS, (A, B), self.ledger, store, self.waiting, self)
         self.changes.began(PRODUCER)
 
     async def load_more(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Start]:

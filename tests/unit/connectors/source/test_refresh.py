@@ -82,9 +82,8 @@ def test_brokers_that_cannot_do_what_is_needed_are_refused_in_one_line() -> None
     offered = {1: (0, 12), 61: (0, 0)}
     refuse_old_brokers("us", offered, OF_SOURCE)
     refuse_old_brokers("eu", offered, OF_TARGET)
-    with pytest.raises(
-        BrokersTooOld, match=r"cluster us: .* older than Apache Kafka 2\.7 \(offer Fetch up to version 11\)"
-    ):
+    too_old = r"cluster us: .* older than Apache Kafka 2\.7 \(offer Fetch up to version 11\)"
+    with pytest.raises(BrokersTooOld, match=too_old):
         refuse_old_brokers("us", {1: (0, 11)}, OF_SOURCE)
     with pytest.raises(PermanentError, match=r"cluster eu: .* 2\.8 \(do not offer DescribeProducers\).*2\.8 or later$"):
         refuse_old_brokers("eu", {1: (0, 12)}, OF_TARGET)
@@ -143,18 +142,10 @@ async def test_a_target_that_was_cut_and_has_grown_again_is_told_by_its_last_rec
 @pytest.mark.parametrize(("found", "shown"), [(6, 60), (b"", 49)])
 async def test_a_leader_behind_is_asked_again(monkeypatch: pytest.MonkeyPatch, found: bytes | int, shown: int) -> None:
     fetches = brokers(monkeypatch, found, shown)
-    entries = [
-        Entry(
-            PartitionPair(
-                TopicPartition("orders", index), IDS["source"], TopicPartition("us.orders", index), IDS["target"]
-            )
-        )
-        for index in range(100)
-    ]
-    starts = {
-        one.pair.source: Start(replace(HANDED_OVER, source_partition=index, target_partition=index), 99, False)
-        for index, one in enumerate(entries)
-    }
+    places = [(TopicPartition("orders", index), TopicPartition("us.orders", index)) for index in range(100)]
+    entries = [Entry(PartitionPair(one, IDS["source"], other, IDS["target"])) for one, other in places]
+    position = [replace(HANDED_OVER, source_partition=index, target_partition=index) for index in range(100)]
+    starts = {one: Start(position[one.partition], 99, False) for one, _ in places}
     with pytest.raises(RetriableError):
         await refuse_truncated_targets(cast(Cluster, OneBroker()), entries, starts)
     assert len(fetches) <= 32, "the others are not asked any more"

@@ -23,7 +23,7 @@ from connectors.topic_sync.topic_deletion import GONE, Copy, TopicDeletion, dele
 from connectors.transforms.smt_chain import TopicRoutes
 from connectors.transforms.target_names import RemoteNames, renaming_steps
 
-DEFAULT = DefaultReplicationPolicy()
+DEFAULT, IDENTITY = DefaultReplicationPolicy(), IdentityReplicationPolicy(source_alias="us")
 ID, OTHER_ID = UUID(int=1), UUID(int=2)
 
 
@@ -46,11 +46,7 @@ def found(names: RemoteNames, copied: list[Copy], source: set[str], target: Iter
     [
         (DEFAULT, [("a", "us.a"), ("b", "us.b"), ("c", "us.c")], {"b": "us.b"}),
         (DEFAULT, [("b", "ap.b"), ("skipped", "us.skipped"), ("heartbeats", "us.heartbeats")], {}),
-        (
-            IdentityReplicationPolicy(source_alias="us"),
-            [("a", "a"), ("b", "b"), ("heartbeats", "heartbeats")],
-            {"b": "b"},
-        ),
+        (IDENTITY, [("a", "a"), ("b", "b"), ("heartbeats", "heartbeats")], {"b": "b"}),
     ],
 )
 def test_what_was_copied_from_a_topic_that_is_not_listed(
@@ -93,10 +89,8 @@ def test_a_cluster_that_was_rebuilt_is_told_by_its_topics(
 
 
 def test_what_records_of_a_listed_topic_are_sent_to_stays() -> None:
-    there, copied = (
-        ["us.a", "us.a.errors", "us.b.errors"],
-        copies(("a.errors", "us.a.errors"), ("b.errors", "us.b.errors")),
-    )
+    there = ["us.a", "us.a.errors", "us.b.errors"]
+    copied = copies(("a.errors", "us.a.errors"), ("b.errors", "us.b.errors"))
     routed = RemoteNames("us", DEFAULT, routes=TopicRoutes(others=("${topic}.errors",)), by_query=True)
     assert found(RemoteNames("us", DEFAULT), copied, {"a"}, there).keys() == {"a.errors", "b.errors"}
     assert found(routed, copied, {"a"}, there) == {"b.errors": "us.b.errors"}
@@ -122,9 +116,7 @@ def test_only_what_we_alone_have_filled_is_ours(copied: list[tuple[str, str, UUI
     assert found(RemoteNames("us", DEFAULT), all_copies, {"a"}, ["us.gone"]) == ({"gone": "us.gone"} if is_ours else {})
 
 
-@pytest.mark.parametrize(
-    ("policy", "remote"), [(DEFAULT, "us.orders"), (IdentityReplicationPolicy(source_alias="us"), "orders")]
-)
+@pytest.mark.parametrize(("policy", "remote"), [(DEFAULT, "us.orders"), (IDENTITY, "orders")])
 @pytest.mark.parametrize("source", [{"a", "orders"}, {"a"}])
 def test_topics_of_the_removed_policy_are_not_deleted(policy: ReplicationPolicy, remote: str, source: set[str]) -> None:
     """``new-remote-topic`` of earlier versions: whether the flow's position still names one or the usual topic."""
@@ -162,10 +154,8 @@ class Clusters:
     async def _positions(self, *_: object) -> dict[tuple[str, TopicPartition], Position]:
         self.reads += 1
         return {
-            ("one", TopicPartition(topic, 0)): Position(
-                topic, 0, ID, 5, 0, f"us.{topic}", 0, ID, 5, "", -1, -1, 0, True
-            )
-            for topic in self.copied
+            ("one", TopicPartition(one, 0)): Position(one, 0, ID, 5, 0, f"us.{one}", 0, ID, 5, "", -1, -1, 0, True)
+            for one in self.copied
         }
 
     async def gone(self) -> dict[str, str]:
@@ -222,13 +212,11 @@ def test_what_is_gone_for_so_long_is_due(gone: set[str], since_ms: dict[str, int
     assert plan.newly == gone - since_ms.keys()
     assert plan.settled == since_ms.keys() - gone
     due = plan.due(now_ms)
-    assert {change.source_topic for change in due} == {
-        topic for topic in gone if now_ms - since_ms.get(topic, now_ms) >= delay_ms
-    }
-    assert all(
-        change == DeleteTopic(f"us.{(t := change.source_topic)}", t, change.due_ms - delay_ms, change.due_ms)
-        for change in due
-    )
+    settled = {topic for topic in gone if now_ms - since_ms.get(topic, now_ms) >= delay_ms}
+    assert {change.source_topic for change in due} == settled
+    for one in due:
+        topic = one.source_topic
+        assert one == DeleteTopic(f"us.{topic}", topic, one.due_ms - delay_ms, one.due_ms)
 
 
 @given(st.text(max_size=5), st.text(max_size=5), st.integers(0, 2**63 - 1))

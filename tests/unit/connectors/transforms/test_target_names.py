@@ -14,11 +14,8 @@ from connectors.policy import DefaultReplicationPolicy, IdentityReplicationPolic
 from connectors.transforms.smt_chain import TopicRoutes
 from connectors.transforms.target_names import RemoteNames, renaming_steps
 
-SHORT = {
-    "transforms.short.type": "RegexRouter",
-    "transforms.short.regex": r"us\.(.*)",
-    "transforms.short.replacement": "$1",
-}
+ROUTER = {"type": "RegexRouter", "regex": r"us\.(.*)", "replacement": "$1"}
+SHORT = {f"transforms.short.{key}": value for key, value in ROUTER.items()}
 DAYS = {
     "transforms.days.type": "org.apache.kafka.connect.transforms.RegexRouter",
     "transforms.days.regex": r"orders\..*",

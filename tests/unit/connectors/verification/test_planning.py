@@ -46,9 +46,8 @@ class Map:
 async def test_copies_behind_an_open_transaction_are_not_expected(pair: str | None, high: int, due: int) -> None:
     """The flow has copied up to source offset 100; the last stable offset of the target is 100 or 107."""
     end = 107 if high == 107 else 100
-    scope = PartitionScope(
-        ONE, ONE, cast(Any, pair), cast(Any, None), 0, 0, 120, end, 100, (False, False), (False, False)
-    )
+    of, nobody = cast(Any, pair), cast(Any, None)
+    scope = PartitionScope(ONE, ONE, of, nobody, 0, 0, 120, end, 100, (False, False), (False, False))
     await _expect_what_is_readable(scope, cast(Any, Map()), high)
     assert scope.due == due
 
@@ -184,19 +183,8 @@ async def test_a_topic_that_was_recreated_since_it_was_planned_is_not_compared()
     known = SimpleNamespace(leader=lambda *_: 0, topics={"t": SimpleNamespace(topic_id=UUID(int=2))})
     cluster = cast(Any, SimpleNamespace(name="us", topics=AsyncMock(return_value=known)))
     ids = (str(UUID(int=1)), str(UUID(int=2)))
-    scope = PartitionScope(
-        ONE,
-        ONE,
-        None,
-        cast(Any, SimpleNamespace(source_id=ids[0], target_id=ids[1])),
-        0,
-        0,
-        9,
-        9,
-        9,
-        (False, False),
-        (False, False),
-    )
+    verified: Any = SimpleNamespace(source_id=ids[0], target_id=ids[1])
+    scope = PartitionScope(ONE, ONE, None, verified, 0, 0, 9, 9, 9, (False, False), (False, False))
     plan = await scope.next_range(cast(Any, None))
     assert plan is not None and RangePlan.from_wire(plan.to_wire()).ids == ids
     task = VerificationTask(MagicMock(), None)

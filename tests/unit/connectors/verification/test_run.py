@@ -180,10 +180,9 @@ async def test_a_link_that_cannot_be_opened_for_another_reason_is_an_error(tmp_p
     file = tmp_path / "mm2.properties"
     servers = "us.bootstrap.servers = a:1\neu.bootstrap.servers = b:1\nlink.listener = 203.0.113.1:5\n"
     file.write_text(f"clusters = us, eu\n{servers}us->eu.enabled = true\n")
+    flow = Flow(load(file), "us", "eu")
     with pytest.raises(ConfigError, match=r"203\.0\.113\.1:5: cannot listen there"):
-        async with run.verifying(
-            Flow(load(file), "us", "eu"), MagicMock(code=""), VerifyOptions(), MagicMock(), MagicMock()
-        ):
+        async with run.verifying(flow, MagicMock(code=""), VerifyOptions(), MagicMock(), MagicMock()):
             pass
 
 

@@ -134,12 +134,8 @@ def test_what_was_not_committed_may_be_gone(end: int, goes_on: bool) -> None:
     entry = stopped(Gap(GapKind.TARGET_TRUNCATED, last=119, target_first=end, target_last=109))
     entry.resume_past_gap()
     position = replace(POSITION, target_end=100, is_atomic=True)
-    assert (
-        GapPasser("us->eu", GapPolicy(), lambda _: [MapRun(0, 0, 100)], 1).rewind(
-            [entry], {SOURCE: Start(position, 99, False)}
-        )
-        == {}
-    )
+    passer = GapPasser("us->eu", GapPolicy(), lambda _: [MapRun(0, 0, 100)], 1)
+    assert passer.rewind([entry], {SOURCE: Start(position, 99, False)}) == {}
     assert entry.is_stopped is not goes_on
 
 

@@ -56,9 +56,8 @@ class Coordinator:
         return self.epochs[name]
 
     def store(self, *positions: Position) -> None:
-        self.stored |= {
-            TopicPartition(one.source_topic, one.source_partition): Start(one, 0, False) for one in positions
-        }
+        places = {one: TopicPartition(one.source_topic, one.source_partition) for one in positions}
+        self.stored |= {place: Start(one, 0, False) for one, place in places.items()}
 
     async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Start]:
         return {one: self.stored[one] for one in partitions}
@@ -188,9 +187,8 @@ async def test_without_rights_nobody_is_shut_out(coordinator: Coordinator) -> No
 async def test_an_owner_of_several_is_claimed_once(coordinator: Coordinator, partitions: Sequence[int]) -> None:
     """It wrote one and has claimed the other: with two writers under its id the second shuts the first one out."""
     claimed = TopicPartition("orders", 3)
-    coordinator.stored[claimed] = Start(
-        replace(BEFORE, source_partition=3, transactional_id="mm2-1"), 0, False, claimant="mm2-0-commit"
-    )
+    written = replace(BEFORE, source_partition=3, transactional_id="mm2-1")
+    coordinator.stored[claimed] = Start(written, 0, False, claimant="mm2-0-commit")
 
     async def claim(writer: Any, sources: Collection[TopicPartition]) -> None:
         writer.check()
