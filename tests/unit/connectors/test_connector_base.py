@@ -164,10 +164,8 @@ def test_each_group_and_partition_has_its_own_value() -> None:
     latencies.written(("ahead", "us.t", "0"), NOW_MS + 5, NOW_MS)
     found = values(list(written_metrics([written, WrittenLatencies()], NOW_MS)))
     prefix = "kafka_connect_mirror_MirrorCheckpointConnector_"
-    of_fast = {
-        name: found[f"{prefix}checkpoint_latency_ms{name}", "us", "eu", "fast", "us.t", "0"]
-        for name in ("", "_min", "_max", "_avg")
-    }
+    latency = f"{prefix}checkpoint_latency_ms"
+    of_fast = {one: found[latency + one, "us", "eu", "fast", "us.t", "0"] for one in ("", "_min", "_max", "_avg")}
     assert of_fast == {"": 40, "_min": 20, "_max": 40, "_avg": 30}
     assert found[f"{prefix}checkpoint_latency_ms", "us", "eu", "slow", "us.t", "0"] == 500
     assert found[f"{prefix}checkpoint_latency_ms", "us", "eu", "ahead", "us.t", "0"] == 0

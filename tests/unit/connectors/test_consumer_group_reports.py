@@ -39,12 +39,8 @@ async def test_what_is_wrong_or_of_another_connector_reads_nothing() -> None:
 
 def test_the_config_of_the_reverse_flow() -> None:
     config = {"source.cluster.alias": "us", "target.cluster.alias": "eu", "target.admin.x": "1", "topics": "source"}
-    assert turned_config(config) == {
-        "target.cluster.alias": "us",
-        "source.cluster.alias": "eu",
-        "source.admin.x": "1",
-        "topics": "source",
-    }
+    aliases = {"target.cluster.alias": "us", "source.cluster.alias": "eu"}
+    assert turned_config(config) == {**aliases, "source.admin.x": "1", "topics": "source"}
 
 
 IDLE, ACTIVE = GroupListing(CLASSIC, "consumer", "Empty"), GroupListing(CLASSIC, "consumer", "Stable")
@@ -146,10 +142,8 @@ def planned(*findings: GroupFinding, **snapshot: Any) -> Plan:
 def steps(found: Plan | None, *groups: str, **more: Any) -> dict[str, tuple[str, str, str, str]]:
     """Return word, tone, lines and command of each step."""
     look = MoveLook("us", "eu", groups, found, **more)
-    return {
-        one.name: (one.word, one.tone, "\n".join(line.text for line in one.lines), one.command)
-        for one in checklist(look, 1000, "http://worker:8083")
-    }
+    rows = checklist(look, 1000, "http://worker:8083")
+    return {one.name: (one.word, one.tone, "\n".join(line.text for line in one.lines), one.command) for one in rows}
 
 
 IN_USE = GroupFinding("mail", GroupRule.USED_AT_SOURCE, "has members on cluster us (it is Stable)")

@@ -149,12 +149,8 @@ async def _lags_of(mirror: MirrorHost, now_ms: int) -> dict[str, float]:
 async def _contact_of(mirror: MirrorHost, now_ms: int) -> dict[str, float]:
     families = await mirror_metrics([mirror], now_ms)
     prefix = "kafka_connect_mirror_MirrorSourceConnector_"
-    return {
-        family.name.removeprefix(prefix): sample.value
-        for family in families
-        for sample in family.samples
-        if set(sample.labels) == {"source", "target"}
-    }
+    samples = [(family.name.removeprefix(prefix), sample) for family in families for sample in family.samples]
+    return {name: sample.value for name, sample in samples if set(sample.labels) == {"source", "target"}}
 
 
 def lag(position: int, start: int, end: int, size: int = 1000) -> PartitionLag:

@@ -27,13 +27,9 @@ STRIPPING = [
 
 
 def policy(mapping: str, unmatched: str = "prefix", source: str = "us") -> MappingReplicationPolicy:
-    return make_mapping_policy(
-        {
-            "replication.policy.mapping": mapping,
-            "replication.policy.mapping.unmatched": unmatched,
-            "source.cluster.alias": source,
-        }
-    )
+    props = {"mapping": mapping, "mapping.unmatched": unmatched}
+    own = {f"replication.policy.{key}": value for key, value in props.items()}
+    return make_mapping_policy({**own, "source.cluster.alias": source})
 
 
 @pytest.mark.parametrize(

@@ -103,11 +103,8 @@ def test_a_client_of_the_connector_sees_connection_keys_and_its_own() -> None:
         "target.consumer.fetch.min.bytes": "3",
         "producer.acks": "all",
     }
-    assert connector_client(connector, "source", "consumer") == {
-        "bootstrap.servers": "a:1",
-        "security.protocol": "PLAINTEXT",
-        "fetch.min.bytes": "2",
-    }
+    found = connector_client(connector, "source", "consumer")
+    assert found == {"bootstrap.servers": "a:1", "security.protocol": "PLAINTEXT", "fetch.min.bytes": "2"}
 
 
 OVERRIDE = "us->eu.producer.override"
@@ -154,12 +151,8 @@ def test_repr_shows_no_password() -> None:
     assert "s3cret" not in repr(clients)
 
 
-ENABLED = {
-    "bootstrap.servers": "a:1,b:2",
-    "offset.storage.topic": "offsets",
-    "offset.flush.interval.ms": "700",
-    "exactly.once.source.support": "ENABLED",
-}
+ENABLED = {"bootstrap.servers": "a:1,b:2", "offset.storage.topic": "offsets", "offset.flush.interval.ms": "700"}
+ENABLED["exactly.once.source.support"] = "ENABLED"
 COMMITTED = {"consumer.isolation.level": "read_committed"}
 
 

@@ -33,12 +33,8 @@ from connectors.source.worker_context import MirrorHost
 from connectors.topic_sync.cluster_changes import CreateTopic, Refusals, make_topics
 
 WORKER_CONFIG = {"offset.storage.topic": "mm2-offsets.us.internal"}
-ALIASES = {
-    "name": "m",
-    "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
-    "source.cluster.alias": "us",
-    "target.cluster.alias": "eu",
-}
+CLASS = "org.apache.kafka.connect.mirror.MirrorSourceConnector"
+ALIASES = {"name": "m", "connector.class": CLASS, "source.cluster.alias": "us", "target.cluster.alias": "eu"}
 
 
 def settings(**connector: str) -> MirrorSourceSettings:

@@ -57,13 +57,8 @@ def test_other_code_of_the_same_version_has_another_name(tmp_path: Path, module:
 def named(tree: Path) -> str:
     """What a process says that it runs which has the code out of a folder."""
     script = (
-        f"import sys; sys.path.insert(0, {str(tree)!r}); from connectors.control_link import code_version as shipping; "
+        f"import sys; sys.path.insert(0, {str(tree)!r}); from connectors.control_link import code_version as code; "
     )
-    run = subprocess.run(
-        [sys.executable, "-P", "-c", script + "print(shipping.running_code())"],
-        cwd=tree,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [sys.executable, "-P", "-c", script + "print(code.running_code())"]
+    run = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=True)
     return run.stdout.strip()

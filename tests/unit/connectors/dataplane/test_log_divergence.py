@@ -146,14 +146,8 @@ async def test_a_source_topic_that_stays_away_stops_its_partition() -> None:
 async def test_a_partition_that_a_recovery_stops_leaves_its_room_to_the_others() -> None:
     one, room = copier(), asyncio.Event()
     faults: list[BaseException] = []
-
-    recoveries = Recoveries(
-        cast(Cluster, Source(NEW)),
-        "us->eu",
-        place=fails(AssertionError("it is not to be written to")),
-        room=room.set,
-        fail=faults.append,
-    )
+    place = fails(AssertionError("it is not to be written to"))
+    recoveries = Recoveries(cast(Cluster, Source(NEW)), "us->eu", place=place, room=room.set, fail=faults.append)
     recoveries.begin(one)
     await asyncio.wait_for(room.wait(), 60)
     assert one.stopped

@@ -354,11 +354,8 @@ async def test_without_the_right_to_read_a_partition_is_quarantined(monkeypatch:
 
 
 async def test_a_leader_that_knows_a_later_epoch_of_ours_ends_the_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    put(
-        monkeypatch,
-        produce_recovery,
-        describe_producers={TopicPartition("t", 0): {PRODUCER.producer_id: (PRODUCER.epoch + 1, 0)}},
-    )
+    state = {PRODUCER.producer_id: (PRODUCER.epoch + 1, 0)}
+    put(monkeypatch, produce_recovery, describe_producers={TopicPartition("t", 0): state})
     brokers = Brokers(["t"])
     async with writing(brokers, copier("t"), ends=True) as (_, failures):
         brokers.broker.refuse(7)
@@ -381,11 +378,8 @@ async def test_what_was_appended_is_looked_for_again_at_a_new_leader(monkeypatch
 
     asked: list[tuple[int, int, int]] = []
     machine, brokers = copier("t"), Elections(["t"])
-    put(
-        monkeypatch,
-        produce_recovery,
-        describe_producers={TopicPartition("t", 0): {PRODUCER.producer_id: (PRODUCER.epoch, 2)}},
-    )
+    state = {PRODUCER.producer_id: (PRODUCER.epoch, 2)}
+    put(monkeypatch, produce_recovery, describe_producers={TopicPartition("t", 0): state})
     monkeypatch.setattr(fetch_api, "fetch_one", fetch)
     async with writing(brokers, machine):
         logs = [source_batch(range(3)), b"", bytes(machine._in_flight[0].batch)]

@@ -20,7 +20,6 @@ from connectors.dataplane import fetch_api, log_divergence, resume
 from connectors.dataplane.batches import error_codes
 from connectors.dataplane.batches.fetched_batches import CORRUPT_TRIES
 from connectors.dataplane.resume import Resumed, Resumer
-from connectors.dataplane.smt_stage import TransformStage
 from connectors.formats.types import ProducerIdAndEpoch, ResumeProof
 from connectors.transforms.smt_chain import Done
 from tests.kit import logs, virtual_time
@@ -121,12 +120,7 @@ class Site:
             self.target.batches[-1] = stamped_by_the_target(self.target.batches[-1])
 
     async def resume(
-        self,
-        *,
-        stage: TransformStage | None = None,
-        fenced: bool = True,
-        read_committed: bool = False,
-        awaits_marker: bool = True,
+        self, *, stage: Any = None, fenced: bool = True, read_committed: bool = False, awaits_marker: bool = True
     ) -> Resumed:
         if fenced:
             self.target.mark(WRITER.producer_id, WRITER.epoch + 1)

@@ -140,12 +140,8 @@ async def test_a_drain_by_key_takes_until_batches_of_its_round_are_answered(monk
         await answers.acquire()
 
     sender = SimpleNamespace(batches=lambda _, share: [[one] for one in share], send=send)
-    copy = SimpleNamespace(
-        settings=SimpleNamespace(skip_refused=False),
-        sender=sender,
-        on_round=lambda: None,
-        consumer=SimpleNamespace(highwater=lambda _: 3),
-    )
+    settings, consumer = SimpleNamespace(skip_refused=False), SimpleNamespace(highwater=lambda _: 3)
+    copy = SimpleNamespace(settings=settings, sender=sender, on_round=lambda: None, consumer=consumer)
     keyed = KeyedPartition(plan("t"), cast(Any, copy))
     records = [SimpleNamespace(offset=offset, timestamp=1, key=b"k", value=b"v") for offset in range(3)]
 

@@ -100,11 +100,8 @@ class Flow:
                 raise found
             return found
 
-        site: Any = SimpleNamespace(
-            flow=SimpleNamespace(flow="us->eu", source_alias="us"),
-            turned=lambda: site,
-            back=SimpleNamespace(flow="eu->us"),
-        )
+        flow, back = SimpleNamespace(flow="us->eu", source_alias="us"), SimpleNamespace(flow="eu->us")
+        site: Any = SimpleNamespace(flow=flow, turned=lambda: site, back=back)
         lease: Any = MagicMock(store=AsyncMock())
         journal: Any = MagicMock(store=AsyncMock(), denied=frozenset(), run=SimpleNamespace(changes={}))
         controls: Any = self, None

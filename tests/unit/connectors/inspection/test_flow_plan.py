@@ -91,13 +91,11 @@ def position(source: str, target: str, source_id: UUID = OLD, target_id: UUID = 
     return Position(source, 0, source_id, 1, 0, target, 0, target_id, 1, "", -1, -1, 0, True)
 
 
+Names = Collection[str]
+
+
 def left(
-    source: Collection[str],
-    target: Collection[str],
-    current: Mapping[str, str],
-    *positions: Position,
-    going: Collection[str] = (),
-    **props: str,
+    source: Names, target: Names, current: Mapping[str, str], *positions: Position, going: Names = (), **props: str
 ) -> set[tuple[str, str]]:
     everything = PROPS | {key.replace("_", "."): value for key, value in props.items()}
     settings = source_settings(everything, WORKER)

@@ -450,11 +450,8 @@ class TestMapWriter:
             writer.append(MapRun(100 + 11 * at, 10 * at, 10))
         writer.written()
         writer.append(MapRun(120, 19, 1))
-        assert [(decode_chunk_key(key).first_upstream, value is None) for key, value in writer.changes()] == [
-            (133, True),
-            (166, True),
-            (120, False),
-        ]
+        changes = [(decode_chunk_key(key).first_upstream, value is None) for key, value in writer.changes()]
+        assert changes == [(133, True), (166, True), (120, False)]
         assert [upstream for upstream, _ in writer.values()] == [120]
 
 

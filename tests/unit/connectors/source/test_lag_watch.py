@@ -249,12 +249,8 @@ async def test_all_that_a_stopped_connector_selects_has_a_lag(worker: Worker, mo
 
 
 def _task(fetched_ms: int, produced_ms: int) -> Any:
-    meters = SimpleNamespace(
-        fetched_ms=fetched_ms,
-        produced_ms=produced_ms,
-        throttled=lambda _: (0.0, 0.0),
-        takeovers=Takeovers(at_least_once=1, may_double=7),
-    )
+    counts = {"throttled": lambda _: (0.0, 0.0), "takeovers": Takeovers(at_least_once=1, may_double=7)}
+    meters = SimpleNamespace(fetched_ms=fetched_ms, produced_ms=produced_ms, **counts)
     return SimpleNamespace(meters=meters)
 
 

@@ -36,29 +36,20 @@ def topic(side: str, number: int | None = None) -> TopicMetadata:
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-class TestTopics:
-    def reason(self, side: str, there: TopicMetadata | None, *, moved: bool = False, **changes: Any) -> str:
+def test_what_a_topic_is_now(side: str) -> None:
+    name = topic(side).name
+    recreated = f"{side} topic {name} was recreated (topic id {UUID(int=9)}, previously {IDS[side]}); "
+    gone = f"{side} topic {name} does not exist any more; orders-0 was copied up to source offset 99"
+    for there, moved, said in (
+        (topic(side), False, ""),
+        (topic(side, 9), False, recreated),
+        (None, False, gone),
+        (topic(side, 9), True, ""),  # an altered offset lets another one go on
+        (TopicMetadata(name, None, 0, {}), False, ""),  # brokers without ids cannot tell
+    ):
         asked = entry()
-        refuse_topic(side, asked, Start(replace(POSITION, **changes), 99, moved), there)
-        return asked.reason
-
-    def test_the_same_topic_goes_on(self, side: str) -> None:
-        assert self.reason(side, topic(side)) == ""
-
-    def test_another_one_under_the_name_stops(self, side: str) -> None:
-        name = topic(side).name
-        expected = f"{side} topic {name} was recreated (topic id {UUID(int=9)}, previously {IDS[side]}); "
-        assert self.reason(side, topic(side, 9)).startswith(expected)
-
-    def test_one_that_is_gone_stops(self, side: str) -> None:
-        said = f"{side} topic {topic(side).name} does not exist any more; orders-0 was copied up to source offset 99"
-        assert self.reason(side, None) == said
-
-    def test_an_altered_offset_lets_another_one_go_on(self, side: str) -> None:
-        assert self.reason(side, topic(side, 9), moved=True) == ""
-
-    def test_brokers_without_ids_cannot_tell(self, side: str) -> None:
-        assert self.reason(side, TopicMetadata(topic(side).name, None, 0, {})) == ""
+        refuse_topic(side, asked, Start(POSITION, 99, moved), there)
+        assert asked.reason.startswith(said) if said == recreated else asked.reason == said
 
 
 def test_a_position_under_another_name_says_nothing_of_this_target() -> None:

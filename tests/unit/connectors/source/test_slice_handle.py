@@ -33,14 +33,8 @@ from tests.kit.logs import plan
 from tests.kit.one_loop import OneLoop
 
 SECRET = "planted-secret"
-SETTINGS = SliceSettings(
-    "us->eu",
-    0,
-    {"sasl_password": SECRET},
-    {"sasl_password": SECRET},
-    lease_ms=60_000,
-    chain={"steps": [{"props": {"key": SECRET}}]},
-)
+CLIENT, CHAIN = {"sasl_password": SECRET}, {"steps": [{"props": {"key": SECRET}}]}
+SETTINGS = SliceSettings("us->eu", 0, CLIENT, CLIENT, lease_ms=60_000, chain=CHAIN)
 HELLO = {"pid": 7}
 
 

@@ -134,10 +134,8 @@ def test_custom_settings_as_they_are() -> None:
     custom = authentication("type: custom, sasl: true, config: {sasl.mechanism: X, sasl.jaas.config: Y1}")
     props = of_target(TLS, custom)
     assert (props["security.protocol"], props["sasl.mechanism"], props["sasl.jaas.config"]) == ("SASL_SSL", "X", "Y1")
-    assert of_target(authentication("type: custom, config: {ssl.keystore.type: JKS}")) == {
-        "security.protocol": "PLAINTEXT",
-        "ssl.keystore.type": "JKS",
-    }
+    keystore = of_target(authentication("type: custom, config: {ssl.keystore.type: JKS}"))
+    assert keystore == {"security.protocol": "PLAINTEXT", "ssl.keystore.type": "JKS"}
     with pytest.raises(ConfigError, match=r"config\.group\.id: custom authentication allows only keys"):
         of_target(authentication("type: custom, config: {group.id: x}"))
 

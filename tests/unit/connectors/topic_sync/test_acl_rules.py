@@ -64,14 +64,9 @@ def names(policy: str = "default", mirrored: tuple[str, ...] = TOPICS) -> Names:
     return Names(names, lambda topic: topic in (*mirrored, "*"), lambda group: group != "secret")
 
 
-def full(
-    *rules: AclBinding,
-    policy: str = "default",
-    writes: bool = False,
-    mirrored: tuple[str, ...] = TOPICS,
-    made: tuple[AclBinding, ...] = (),
-) -> WantedAcls:
-    return full_rules(rules, names(policy, mirrored), resources=RESOURCES, writes=writes, mirrored=mirrored, made=made)
+def full(*rules: AclBinding, policy: str = "default", mirrored: tuple[str, ...] = TOPICS, **more: Any) -> WantedAcls:
+    rest: Any = {"writes": False, "made": (), **more}
+    return full_rules(rules, names(policy, mirrored), resources=RESOURCES, mirrored=mirrored, **rest)
 
 
 @pytest.mark.parametrize(

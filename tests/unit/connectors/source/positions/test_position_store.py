@@ -247,10 +247,8 @@ async def test_a_clean_end_between_two_readings_alters_no_offset(monkeypatch: py
     monkeypatch.setattr(stored_positions, "read_to_end", racing)
     start = (await getattr(ours, loads)([ORDERS]))[ORDERS]
     assert (start.position, start.committed_source_offset, start.moved) == (ended, 50, False)
-    plain = (
-        status_and_offset_topics.mirror_key(SETTINGS.connector, SETTINGS.source_alias, *ORDERS),
-        status_and_offset_topics.mirror_value(7),
-    )
+    key = status_and_offset_topics.mirror_key(SETTINGS.connector, SETTINGS.source_alias, *ORDERS)
+    plain = key, status_and_offset_topics.mirror_value(7)
     await topics.store()._writer.write([OutRecord(SETTINGS.offsets_topic, *plain)])
     start = (await getattr(ours, loads)([ORDERS]))[ORDERS]
     assert (start.committed_source_offset, start.moved) == (7, True), "an operator's is believed"
@@ -259,10 +257,8 @@ async def test_a_clean_end_between_two_readings_alters_no_offset(monkeypatch: py
 async def test_others_of_the_loop_have_their_turn_while_thousands_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     topics, partitions = Topics(monkeypatch), 3000
     store = topics.store()
-    begun = [
-        replace(BEGIN, source_partition=index, target_partition=index, next_source_offset=5, target_end=5)
-        for index in range(partitions)
-    ]
+    copied = replace(BEGIN, next_source_offset=5, target_end=5)
+    begun = [replace(copied, source_partition=index, target_partition=index) for index in range(partitions)]
     turns, _ = await turns_during(store.commit([Commit(one, ((0, 0, 5),)) for one in begun]))
     assert turns >= 3 * partitions
     moved = [replace(one, next_source_offset=9, target_end=9) for one in begun]
