@@ -116,8 +116,18 @@ _SAID = "Source partition {cluster=us, partition=%s} has an invalid value %s for
         (PLACE, {"offset": 2**62}, False, ""),
         ({**PLACE, "partition": 2**31 - 1}, {"offset": 0}, True, ""),
         ({}, None, True, ""),
-        ({"a": None, "b": True}, {}, True, "{a=null, b=true} is missing the 'cluster' key, which is required"),
-        ({"cluster": 5}, {}, True, "{cluster=5} has an invalid value 5 for the 'cluster' key, which must be a string"),
+        (
+            {"a": None, "b": True},
+            {},
+            True,
+            "Source partition {a=null, b=true} is missing the 'cluster' key, which is required",
+        ),
+        (
+            {"cluster": 5},
+            {},
+            True,
+            "Source partition {cluster=5} has an invalid value 5 for the 'cluster' key, which must be a string",
+        ),
         *(
             ({**PLACE, "partition": value}, {}, True, _SAID % (shown, shown, "must be an integer"))
             for value, shown in (("1", "1"), (True, "true"), (1.0, "1.0"), (2**31, str(2**31)), (None, "null"))

@@ -96,7 +96,8 @@ def test_a_connectors_clients_are_named_by_its_keys(more: dict[str, str], named:
 def test_a_store_of_a_connector_that_cannot_be_read_is_named_by_its_key(prefix: str) -> None:
     props = {**ALIASES, f"{prefix}security.protocol": "SSL", f"{prefix}ssl.truststore.location": "/none.p12"}
     found = checkpoint_settings(props | {"source.cluster.bootstrap.servers": "a:9092"})
-    with pytest.raises(ConfigError, match=f"^cluster us: {prefix}ssl.truststore.location /none.p12 cannot be") as got:
+    said = f"^cluster us: {prefix}ssl.truststore.location /none.p12 cannot be read"
+    with pytest.raises(ConfigError, match=said) as got:
         found.connection("source", "admin", "role")
     assert got.value.key == f"{prefix}ssl.truststore.location"
 

@@ -242,6 +242,9 @@ def test_a_key_that_is_no_more_than_a_prefix_is_nobodys() -> None:
     assert not {"", "target.cluster."} & flow.connector_config().keys()
 
 
+NO_CLUSTER = "which is not in clusters (us, eu)"
+
+
 def test_aliases_may_hold_dots_and_begin_alike() -> None:
     text = """
     clusters = us, us.west
@@ -263,11 +266,8 @@ def test_aliases_may_hold_dots_and_begin_alike() -> None:
         ("x = 1", "mm2.properties: clusters is missing"),
         ("clusters =", "mm2.properties: clusters is missing"),
         ("\nclusters = us,,eu", "mm2.properties:2: Configuration 'clusters' values must not be empty."),
-        (BASE + "us->xx.enabled = true", "mm2.properties:6: us->xx.enabled names the cluster 'xx', which is not in"),
-        (
-            BASE + "ap->eu.topics = x",
-            "mm2.properties:6: ap->eu.topics names the cluster 'ap', which is not in clusters ",
-        ),
+        (BASE + "us->xx.enabled = true", f"mm2.properties:6: us->xx.enabled names the cluster 'xx', {NO_CLUSTER}"),
+        (BASE + "ap->eu.topics = x", f"mm2.properties:6: ap->eu.topics names the cluster 'ap', {NO_CLUSTER}"),
         (BASE + "us -> eu.topics = x", "mm2.properties:6: a key ends at its first space, so 'us -> eu.topics' "),
         (BASE + "us-> eu.topics = x", "mm2.properties:6: a key ends at its first space, so 'us-> eu.topics' "),
         (BASE + "us ->eu.topics=x", "mm2.properties:6: a key ends at its first space, so 'us ->eu.topics' "),
@@ -276,7 +276,10 @@ def test_aliases_may_hold_dots_and_begin_alike() -> None:
             BASE + "dedicated.mode.enable.internal.rest = yes",
             "mm2.properties:6: Invalid value yes for configuration dedicated.mode.enable.internal.rest: ",
         ),
-        (BASE + "security.protocol = TLS", "mm2.properties:6: Invalid value TLS for configuration security.protocol: "),
+        (
+            BASE + "security.protocol = TLS",
+            "mm2.properties:6: Invalid value TLS for configuration security.protocol: String must be one of ",
+        ),
     ],
 )
 def test_files_that_are_refused(text: str, message: str) -> None:
@@ -314,7 +317,10 @@ def test_no_flow_to_run(text: str, targets: tuple[str, ...], key: str, message: 
     ("lines", "message"),
     [
         ("tasks.max = 0", ":6: Invalid value 0 for configuration tasks.max: Value must be at least 1"),
-        ("tasks.max = 2\nus->eu.tasks.max = x", ":7: Invalid value x for configuration us->eu.tasks.max: Not a number"),
+        (
+            "tasks.max = 2\nus->eu.tasks.max = x",
+            ":7: Invalid value x for configuration us->eu.tasks.max: Not a number of type INT",
+        ),
         ("us->eu.topics = (a", ":6: us->eu.topics is not a usable list of patterns ((a): a group is not closed"),
         (
             "us->eu.consumer.isolation.level = x\nus.consumer.isolation.level = y",
@@ -322,7 +328,10 @@ def test_no_flow_to_run(text: str, targets: tuple[str, ...], key: str, message: 
         ),
         ("eu.offset.flush.interval.ms = 0", ":6: Invalid value 0 for configuration eu.offset.flush.interval.ms"),
         ("offset.storage.partitions = 0", ":6: Invalid value 0 for configuration offset.storage.partitions"),
-        ("replication.policy.class = my.Policy", ":6: Invalid value my.Policy for configuration replication.policy"),
+        (
+            "replication.policy.class = my.Policy",
+            ":6: Invalid value my.Policy for configuration replication.policy.class",
+        ),
         (
             "us->eu.on.topic.recreated = new-remote-topic",
             ":6: Invalid value new-remote-topic for configuration us->eu.on.topic.recreated: this policy was removed",

@@ -208,6 +208,9 @@ async def test_a_target_that_stamps_its_records_is_compared_without_its_timestam
     assert (await site.resume()).plan.next_source_offset == 8
 
 
+OTHERS = "the source now has other records than arrived"
+
+
 def without(*offsets: int) -> list[bytes]:
     return [source_batch([row]) for row in ROWS if row[0] not in offsets]
 
@@ -215,11 +218,11 @@ def without(*offsets: int) -> list[bytes]:
 @pytest.mark.parametrize(
     ("source", "why"),
     [
-        (without(6), "the source now has other records than arrived"),  # compacted
-        (without(5), "the source now has other records than arrived"),
+        (without(6), OTHERS),  # compacted
+        (without(5), OTHERS),
         (without(*range(6, 13)), "the source has 2 records fewer there than arrived"),  # truncated
-        ([*without(*range(6, 13)), source_batch([(6, 1006, b"other", b"v"), *ROWS[2:]])], "the source now has other"),
-        ([source_batch([(offset, 7, key, value) for offset, _, key, value in ROWS])], "the source now has other"),
+        ([*without(*range(6, 13)), source_batch([(6, 1006, b"other", b"v"), *ROWS[2:]])], OTHERS),
+        ([source_batch([(offset, 7, key, value) for offset, _, key, value in ROWS])], OTHERS),
     ],
 )
 async def test_a_changed_source_is_copied_from_the_stored_position(site: Site, source: list[bytes], why: str) -> None:

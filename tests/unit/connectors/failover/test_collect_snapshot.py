@@ -69,7 +69,10 @@ def test_a_leader_that_is_slow_keeps_no_other_from_being_asked(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("known", "words"),
     [
-        (LastKnown(950_000, 3, 12), ", by stored positions of 3 partitions, last stored 50 s ago: at least 12 records"),
+        (
+            LastKnown(950_000, 3, 12),
+            ", by stored positions of 3 partitions, last stored 50 s ago: at least 12 records behind, by checkpoints",
+        ),
         (LastKnown(-1, 1, 0), ", by stored positions of 1 partition: no checkpoint is ahead"),
         (LastKnown(), ": unknown, because cluster eu has no stored position of the flow"),
     ],

@@ -449,8 +449,8 @@ async def test_a_group_that_went_on_in_one_partition_is_left_in_all(eu: Eu, befo
     eu.offsets = {"billing": {("orders", 0): 500, ("orders", 1): 20}}
     rows = tuple(GroupBefore("billing", "orders", index, before, "", after) for index, after in ((0, 10), (1, 20)))
     (line,), _ = await roll_back(journal.FailoverRun("1", "us", "eu", groups={"billing": rows}))
-    assert line.startswith("group billing was not changed in any partition: it has committed 500 in orders-0, and it")
-    assert line.endswith(" was moved to 10")
+    went_on = "it has committed 500 in orders-0, and it was moved to 10"
+    assert line == f"group billing was not changed in any partition: {went_on}"
     assert eu.offsets == {"billing": {("orders", 0): 500, ("orders", 1): 20}}
 
 

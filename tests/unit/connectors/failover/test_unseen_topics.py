@@ -99,8 +99,10 @@ async def test_who_looks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collect_snapshot, "read_last_run", refuses)
     found = await collect_snapshot.collect(of, FailoverOptions(lambda _: True))
     assert refuses.called and (found.obstacles, found.verified) == ((), None)
-    line = verified_line(found, 0).text
-    assert line.startswith("what the last verification found could not be read: grant READ; --verify compares every")
+    assert verified_line(found, 0).text == (
+        "what the last verification found could not be read: grant READ; --verify compares every record once the flow "
+        "is drained"
+    )
 
 
 async def test_that_of_one_that_is_enabled_has_to_be() -> None:

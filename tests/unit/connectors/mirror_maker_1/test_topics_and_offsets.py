@@ -221,7 +221,10 @@ def test_a_lease_ends_before_its_session(session_ms: int, heartbeat_ms: int, lea
 @pytest.mark.parametrize(
     ("consumer", "message"),
     [
-        ("group.id=g\nzookeeper.connect=z:1\n", "^c.properties:2: bootstrap.servers is missing.*of zookeeper.connect"),
+        (
+            "group.id=g\nzookeeper.connect=z:1\n",
+            "^c.properties:2: bootstrap.servers is missing.*in place of zookeeper.connect",
+        ),
         ("bootstrap.servers=a:9092\n", "c.properties: group.id is missing"),
         (CONSUMER + "auto.offset.reset=none\n", "c.properties:3: .*none"),
     ],
