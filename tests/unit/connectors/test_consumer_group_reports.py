@@ -47,18 +47,10 @@ IDLE, ACTIVE = GroupListing(CLASSIC, "consumer", "Empty"), GroupListing(CLASSIC,
 
 
 def settings(**changed: str) -> CheckpointSettings:
-    return checkpoint_settings(
-        {
-            "name": "MirrorCheckpointConnector",
-            "connector.class": "org.apache.kafka.connect.mirror.MirrorCheckpointConnector",
-            "source.cluster.bootstrap.servers": "us:9092",
-            "target.cluster.bootstrap.servers": "eu:9092",
-            "source.cluster.alias": "us",
-            "target.cluster.alias": "eu",
-            "sync.group.offsets.enabled": "true",
-            **{key.replace("_", "."): value for key, value in changed.items()},
-        }
-    )
+    own = {key.replace("_", "."): value for key, value in changed.items()}
+    addresses = {f"{side}.cluster.bootstrap.servers": f"{side}:9092" for side in ("source", "target")}
+    props = {"name": "m", "connector.class": "x", "source.cluster.alias": "us", "target.cluster.alias": "eu"}
+    return checkpoint_settings({**props, **addresses, "sync.group.offsets.enabled": "true", **own})
 
 
 def moved(group: str, partition: int, at: int, before: int | None, after: int, how: How = How.EXACT) -> GroupMove:

@@ -32,14 +32,10 @@ from tests.kit import virtual_time
 from tests.kit.answers import put
 from tests.kit.virtual_time import in_virtual_time
 
-CHECKPOINT = {
-    "name": "MirrorCheckpointConnector",
-    "connector.class": "org.apache.kafka.connect.mirror.MirrorCheckpointConnector",
-    "source.cluster.alias": "us",
-    "target.cluster.alias": "eu",
-    "source.cluster.bootstrap.servers": "127.0.0.1:1",
-    "target.cluster.bootstrap.servers": "127.0.0.1:1",
-}
+NAME = "MirrorCheckpointConnector"
+NAMES = {"name": NAME, "connector.class": f"org.apache.kafka.connect.mirror.{NAME}"}
+ADDRESSES = {f"{side}.cluster.bootstrap.servers": "127.0.0.1:1" for side in ("source", "target")}
+CHECKPOINT = {**NAMES, **ADDRESSES, "source.cluster.alias": "us", "target.cluster.alias": "eu"}
 POSITION = {"group": "g", "topic": "us.t", "partition": 0}
 PLACE = TopicPartition("us.t", 0)
 CANNOT = "MirrorCheckpointConnector can't"

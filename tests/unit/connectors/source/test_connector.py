@@ -13,13 +13,9 @@ from connectors.topic_sync.cluster_changes import CreateTopic
 from connectors.topic_sync.remote_topics import Naming, TopicPlan
 from tests.kit import virtual_time
 
-PROPS = {
-    "name": "MirrorSourceConnector",
-    "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
-    "source.cluster.alias": "us",
-    "target.cluster.alias": "eu",
-    "topics": "orders.*",
-}
+NAME = "MirrorSourceConnector"
+NAMES = {"name": NAME, "connector.class": f"org.apache.kafka.connect.mirror.{NAME}"}
+PROPS = {**NAMES, "source.cluster.alias": "us", "target.cluster.alias": "eu", "topics": "orders.*"}
 WORKER = {"offset.storage.topic": "mm2-offsets.us.internal"}
 CLUSTER: Any = None
 PRESENT = [

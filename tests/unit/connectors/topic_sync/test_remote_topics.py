@@ -118,19 +118,10 @@ def test_once_applied_nothing_is_left_to_do(counts: dict[str, tuple[int, int]]) 
         assert len(target[remote(name)].partitions) == max(wanted, has)
 
 
-SETTINGS = source_settings(
-    {
-        "name": "errors",
-        "connector.class": "MirrorSourceConnector",
-        "source.cluster.alias": "us",
-        "target.cluster.alias": "eu",
-        "topics": ".*",
-        "transform.sql": "SELECT IF(value LIKE '%x%', 'errors', topic) AS topic FROM records",
-        "transform.topic": "errors",
-        "transform.other.topics": "${topic}",
-    },
-    {"offset.storage.topic": "offsets"},
-)
+PROPS = {"name": "errors", "connector.class": "x", "source.cluster.alias": "us", "target.cluster.alias": "eu"}
+QUERY = "SELECT IF(value LIKE '%x%', 'errors', topic) AS topic FROM records"
+ROUTES = {"transform.sql": QUERY, "transform.topic": "errors", "transform.other.topics": "${topic}"}
+SETTINGS = source_settings({**PROPS, **ROUTES, "topics": ".*"}, {"offset.storage.topic": "offsets"})
 
 
 class Cluster:
