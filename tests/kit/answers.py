@@ -1,4 +1,4 @@
-"""Coroutine functions in the place of others: each answers with the value that a test gives."""
+"""Coroutine functions in the place of others: each answers with the value, or fails by the error, that a test gives."""
 
 from __future__ import annotations
 
@@ -19,3 +19,12 @@ def put(monkeypatch: pytest.MonkeyPatch, owner: object, **values: Any) -> None:
     """Let the functions of these names, of a module or class, answer with these values."""
     for name, value in values.items():
         monkeypatch.setattr(owner, name, answers(value))
+
+
+def fails(error: BaseException) -> Callable[..., Awaitable[Any]]:
+    """Whatever it is asked."""
+
+    async def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fail

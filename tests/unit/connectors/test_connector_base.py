@@ -53,16 +53,26 @@ class Played:
         return run
 
 
+@pytest.mark.parametrize(
+    ("within_s", "jobs", "seconds", "times"),
+    [
+        (60, {"topics": (4, 10), "rights": (4, 10)}, 29, {"topics": [10, 20], "rights": [14, 24]}),
+        (60, {"topics": (25, 10)}, 70, {"topics": [10, 35, 60]}),
+        (None, {"groups": (1000, 1)}, 1002, {"groups": [1, 1001]}),
+    ],
+    ids=["each at its interval and never two at once", "missed turns are not made up for", "with limits of their own"],
+)
 @in_virtual_time
-async def test_each_comes_at_its_interval_and_never_two_at_once() -> None:
-    played = Played()
-    schedule = Schedule("us->eu", 60)
-    schedule.add("topics", played.job("topics", takes_s=4), 10)
-    schedule.add("rights", played.job("rights", takes_s=4), 10)
+async def test_when_jobs_come(
+    within_s: float | None, jobs: dict[str, tuple[float, float]], seconds: float, times: dict[str, list[float]]
+) -> None:
+    played, schedule = Played(), Schedule("us->eu", within_s)
+    for name, (takes_s, every_s) in jobs.items():
+        schedule.add(name, played.job(name, takes_s), every_s)
     schedule.begin()
-    await asyncio.sleep(29)
+    await asyncio.sleep(seconds)
     await schedule.stop()
-    assert played.times == {"topics": [10, 20], "rights": [14, 24]}
+    assert played.times == times
 
 
 @in_virtual_time
@@ -82,17 +92,6 @@ async def test_one_that_is_asked_for_comes_at_once_and_keeps_its_turns() -> None
 
 
 @in_virtual_time
-async def test_turns_that_were_missed_are_not_made_up_for() -> None:
-    played = Played()
-    schedule = Schedule("us->eu", 60)
-    schedule.add("topics", played.job("topics", takes_s=25), 10)
-    schedule.begin()
-    await asyncio.sleep(70)
-    await schedule.stop()
-    assert played.times == {"topics": [10, 35, 60]}
-
-
-@in_virtual_time
 async def test_what_fails_or_hangs_is_said_and_comes_again(caplog: pytest.LogCaptureFixture) -> None:
     played = Played()
     schedule = Schedule("us->eu", 5)
@@ -104,21 +103,9 @@ async def test_what_fails_or_hangs_is_said_and_comes_again(caplog: pytest.LogCap
     await asyncio.sleep(10)
     await schedule.stop()
     assert played.times == {"topics": [10, 20], "hangs": [11]}
-    assert caplog.messages == [
-        "us->eu: topics failed: no broker answers",
-        "us->eu: hangs took longer than 5 s (admin.timeout.ms)",
-    ]
-
-
-@in_virtual_time
-async def test_jobs_whose_parts_have_limits_of_their_own_take_the_time_that_they_need() -> None:
-    played = Played()
-    schedule = Schedule("us->eu", None)
-    schedule.add("groups", played.job("groups", takes_s=1000), 1)
-    schedule.begin()
-    await asyncio.sleep(1002)
-    await schedule.stop()
-    assert played.times == {"groups": [1, 1001]}
+    failed, hung = caplog.messages
+    assert failed == "us->eu: topics failed: no broker answers"
+    assert hung == "us->eu: hangs took longer than 5 s (admin.timeout.ms)"
 
 
 PLACE = {"cluster": "us", "partition": 0}
@@ -189,10 +176,8 @@ def test_each_group_and_partition_has_its_own_value() -> None:
     latencies.written(("ahead", "us.t", "0"), NOW_MS + 5, NOW_MS)
     found = values(list(written_metrics([written, WrittenLatencies()], NOW_MS)))
     prefix = "kafka_connect_mirror_MirrorCheckpointConnector_"
-    of_fast = {
-        name: found[f"{prefix}checkpoint_latency_ms{name}", "us", "eu", "fast", "us.t", "0"]
-        for name in ("", "_min", "_max", "_avg")
-    }
+    latency = f"{prefix}checkpoint_latency_ms"
+    of_fast = {one: found[latency + one, "us", "eu", "fast", "us.t", "0"] for one in ("", "_min", "_max", "_avg")}
     assert of_fast == {"": 40, "_min": 20, "_max": 40, "_avg": 30}
     assert found[f"{prefix}checkpoint_latency_ms", "us", "eu", "slow", "us.t", "0"] == 500
     assert found[f"{prefix}checkpoint_latency_ms", "us", "eu", "ahead", "us.t", "0"] == 0
@@ -232,17 +217,9 @@ async def test_what_a_task_wrote_is_there_while_it_runs() -> None:
 async def test_a_checkpoint_task_measures_what_was_acknowledged() -> None:
     written = WrittenLatencies()
     task = MirrorCheckpointConnector(written).make_task()
-    await task.start(
-        {
-            "name": "checkpoint",
-            "connector.class": "MirrorCheckpointConnector",
-            "source.cluster.alias": "us",
-            "target.cluster.alias": "eu",
-            "source.cluster.bootstrap.servers": "127.0.0.1:1",
-            "target.cluster.bootstrap.servers": "127.0.0.1:1",
-            "task.index": "3",
-        }
-    )
+    clusters = {f"{side}.cluster.bootstrap.servers": "127.0.0.1:1" for side in ("source", "target")}
+    of_task = {"name": "checkpoint", "connector.class": "MirrorCheckpointConnector", "task.index": "3"}
+    await task.start({**HEARTBEAT, **clusters, **of_task})
     assert list(written.checkpoints) == [Task("us", "eu", "3")]
     await task.stop()
     assert not written.checkpoints
@@ -267,9 +244,7 @@ async def test_callers_share_an_answer_that_is_new_and_old_ones_are_forgotten(mo
     assert list(reports._kept) == ["a"]
 
 
-async def test_a_cluster_that_hangs_fails_one_report_and_delays_neither_others_nor_the_end_of_the_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_cluster_that_hangs_fails_one_report_and_delays_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connector_base, "_WITHIN_S", 0.2)
     reports, threads = KeptReports(), list[threading.Thread]()
 

@@ -41,30 +41,18 @@ async def test_what_is_wrong_or_of_another_connector_reads_nothing() -> None:
 
 def test_the_config_of_the_reverse_flow() -> None:
     config = {"source.cluster.alias": "us", "target.cluster.alias": "eu", "target.admin.x": "1", "topics": "source"}
-    assert turned_config(config) == {
-        "target.cluster.alias": "us",
-        "source.cluster.alias": "eu",
-        "source.admin.x": "1",
-        "topics": "source",
-    }
+    aliases = {"target.cluster.alias": "us", "source.cluster.alias": "eu"}
+    assert turned_config(config) == {**aliases, "source.admin.x": "1", "topics": "source"}
 
 
 IDLE, ACTIVE = GroupListing(CLASSIC, "consumer", "Empty"), GroupListing(CLASSIC, "consumer", "Stable")
 
 
 def settings(**changed: str) -> CheckpointSettings:
-    return checkpoint_settings(
-        {
-            "name": "MirrorCheckpointConnector",
-            "connector.class": "org.apache.kafka.connect.mirror.MirrorCheckpointConnector",
-            "source.cluster.bootstrap.servers": "us:9092",
-            "target.cluster.bootstrap.servers": "eu:9092",
-            "source.cluster.alias": "us",
-            "target.cluster.alias": "eu",
-            "sync.group.offsets.enabled": "true",
-            **{key.replace("_", "."): value for key, value in changed.items()},
-        }
-    )
+    own = {key.replace("_", "."): value for key, value in changed.items()}
+    addresses = {f"{side}.cluster.bootstrap.servers": f"{side}:9092" for side in ("source", "target")}
+    props = {"name": "m", "connector.class": "x", "source.cluster.alias": "us", "target.cluster.alias": "eu"}
+    return checkpoint_settings({**props, **addresses, "sync.group.offsets.enabled": "true", **own})
 
 
 def moved(group: str, partition: int, at: int, before: int | None, after: int, how: How = How.EXACT) -> GroupMove:
@@ -148,10 +136,8 @@ def planned(*findings: GroupFinding, **snapshot: Any) -> Plan:
 def steps(found: Plan | None, *groups: str, **more: Any) -> dict[str, tuple[str, str, str, str]]:
     """Return word, tone, lines and command of each step."""
     look = MoveLook("us", "eu", groups, found, **more)
-    return {
-        one.name: (one.word, one.tone, "\n".join(line.text for line in one.lines), one.command)
-        for one in checklist(look, 1000, "http://worker:8083")
-    }
+    rows = checklist(look, 1000, "http://worker:8083")
+    return {one.name: (one.word, one.tone, "\n".join(line.text for line in one.lines), one.command) for one in rows}
 
 
 IN_USE = GroupFinding("mail", GroupRule.USED_AT_SOURCE, "has members on cluster us (it is Stable)")
@@ -234,9 +220,7 @@ def test_a_rehearsal_shows_what_it_found_and_each_line_once() -> None:
         (VerifiedFacts(0, 9, 1, 0, 0, 0, 10.0), "differences", "1 difference, 9 records compared. Nothing was copied"),
     ],
 )
-def test_the_proof_says_what_is_verified_and_offers_the_rest(
-    verified: VerifiedFacts | None, word: str, says: str
-) -> None:
+def test_the_proof_says_what_is_verified_and_offers_more(verified: VerifiedFacts | None, word: str, says: str) -> None:
     step = steps(planned(verified=verified))["Proof"]
     assert (step[0], step[3]) == (word, "heliograph verify mm2.properties --flow 'us->eu'")
     assert says in step[2]

@@ -83,11 +83,9 @@ async def test_others_have_their_turn_while_many_partitions_are_looked_at(monkey
 
 
 async def test_a_flow_whose_tasks_have_ended_still_tells_of_its_clusters() -> None:
-    mirror, task = MirrorHost({}, cast(Any, SimpleNamespace(engine=None)), cast(Any, None), lambda: True), _task()
-    watch = SimpleNamespace(
-        flow=FlowName("us", "eu"),
-        contact=Contact(ClusterContact(answers=False, answered_ms=4_000), ClusterContact(answers=True)),
-    )
+    mirror, task = mirror_host(), _task()
+    contact = Contact(ClusterContact(answers=False, answered_ms=4_000), ClusterContact(answers=True))
+    watch = SimpleNamespace(flow=FlowName("us", "eu"), contact=contact)
     mirror.watches["mirror"] = cast(Any, watch)
     with mirror.shown("mirror", 0, task):
         task.meters.fetched_ms, task.meters.produced_ms = 3_000, 2_000
@@ -105,7 +103,7 @@ async def test_a_flow_whose_tasks_have_ended_still_tells_of_its_clusters() -> No
 
 
 async def test_the_quota_that_delays_a_slice_most_is_shown() -> None:
-    mirror = MirrorHost({}, cast(Any, SimpleNamespace(engine=None)), cast(Any, None), lambda: True)
+    mirror = mirror_host()
     with mirror.shown("mirror", 0, first := _task()), mirror.shown("mirror", 1, second := _task()):
         assert mirror.contact("mirror").target.throttled == 0
         first.meters.answered(None, None, WINDOW_MS // 10, 0)
@@ -116,10 +114,7 @@ async def test_the_quota_that_delays_a_slice_most_is_shown() -> None:
 
 
 async def test_a_stopped_connector_has_a_lag_of_an_unknown_one() -> None:
-    mirror, side = (
-        MirrorHost({}, cast(Any, SimpleNamespace(engine=None)), cast(Any, None), lambda: True),
-        ClusterContact(answers=True, answered_ms=4_000),
-    )
+    mirror, side = mirror_host(), ClusterContact(answers=True, answered_ms=4_000)
     watch = SimpleNamespace(flow=FlowName("us", "eu"), contact=Contact(side, side))
     mirror.watches["mirror"] = cast(Any, watch)
     mirror.seen["mirror"] = LagSnapshot(FlowName("us", "eu"), 1_000, {}, (), is_stopped=True)
@@ -133,13 +128,14 @@ async def test_a_stopped_connector_has_a_lag_of_an_unknown_one() -> None:
     for now_ms in (6_000, 9_000):
         assert await _lags_of(mirror, now_ms) == {"0": -1, "1": -1}
         reported = await _contact_of(mirror, now_ms)
-        assert (reported["flow_lag_records"], reported["flow_lag_ms"], reported["lag_unknown_ms"]) == (
-            -1,
-            -1,
-            now_ms - 4_000,
-        )
+        lag = reported["flow_lag_records"], reported["flow_lag_ms"], reported["lag_unknown_ms"]
+        assert lag == (-1, -1, now_ms - 4_000)
     with mirror.shown("mirror", 0, _task()):
         assert await _lags_of(mirror, 9_000) == {}, "its tasks tell it themselves"
+
+
+def mirror_host() -> MirrorHost:
+    return MirrorHost({}, cast(Any, SimpleNamespace(engine=None)), cast(Any, None), lambda: True)
 
 
 def _task() -> Any:
@@ -155,12 +151,8 @@ async def _lags_of(mirror: MirrorHost, now_ms: int) -> dict[str, float]:
 async def _contact_of(mirror: MirrorHost, now_ms: int) -> dict[str, float]:
     families = await mirror_metrics([mirror], now_ms)
     prefix = "kafka_connect_mirror_MirrorSourceConnector_"
-    return {
-        family.name.removeprefix(prefix): sample.value
-        for family in families
-        for sample in family.samples
-        if set(sample.labels) == {"source", "target"}
-    }
+    samples = [(family.name.removeprefix(prefix), sample) for family in families for sample in family.samples]
+    return {name: sample.value for name, sample in samples if set(sample.labels) == {"source", "target"}}
 
 
 def lag(position: int, start: int, end: int, size: int = 1000) -> PartitionLag:
@@ -244,19 +236,7 @@ def test_at_rest_nothing_is_behind(position: int, seen_end: int, more: int) -> N
 
 
 ONE = TopicPartition("orders", 1)
-PROGRESS = PartitionProgress(
-    source=ONE,
-    next_source_offset=10,
-    last_source_epoch=0,
-    target_end=10,
-    next_sequence=10,
-    high_watermark=12,
-    log_start_offset=0,
-    timestamp_ms=9_000,
-    records=10,
-    bytes=500,
-    batches={},
-)
+PROGRESS = PartitionProgress(ONE, 10, 0, 10, 10, 12, 0, timestamp_ms=9_000, records=10, bytes=500, batches={})
 
 
 def test_records_bytes_and_the_age_of_the_newest_are_measured() -> None:

@@ -92,21 +92,15 @@ async def test_the_topic_is_made_even_where_nothing_is_mirrored(monkeypatch: pyt
     assert admin.closed
 
 
-async def test_one_task_with_the_connectors_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("every_s", "tasks"), [("1", 1), ("-1", 0), ("-60", 0)])
+async def test_one_task_with_the_connectors_own_settings_unless_it_is_off(
+    monkeypatch: pytest.MonkeyPatch, every_s: str, tasks: int
+) -> None:
     target(monkeypatch, TopicExists("there"))
-    connector = MirrorHeartbeatConnector()
-    await connector.start(PROPS)
-    assert await connector.task_configs(5) == [PROPS]
+    connector, props = MirrorHeartbeatConnector(), {**PROPS, "emit.heartbeats.interval.seconds": every_s}
+    await connector.start(props)
+    assert await connector.task_configs(5) == [props] * tasks
     assert isinstance(connector.make_task(), MirrorHeartbeatTask)
-    await connector.stop()
-
-
-@pytest.mark.parametrize("interval", ["-1", "-60"])
-async def test_an_interval_below_nothing_is_off(monkeypatch: pytest.MonkeyPatch, interval: str) -> None:
-    target(monkeypatch, None)
-    connector = MirrorHeartbeatConnector()
-    await connector.start({**PROPS, "emit.heartbeats.interval.seconds": interval})
-    assert await connector.task_configs(5) == []
     await connector.stop()
 
 
@@ -157,10 +151,9 @@ async def test_a_start_waits_no_longer_than_it_may(monkeypatch: pytest.MonkeyPat
 async def test_settings_that_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"source\.cluster\.alias"):
         await MirrorHeartbeatConnector().start({"name": "x", "connector.class": "y"})
+    unreachable = {key: value for key, value in PROPS.items() if not key.startswith("target.cluster.b")}
     with pytest.raises(ConfigError, match=r"bootstrap.servers"):
-        await MirrorHeartbeatConnector().start(
-            {key: value for key, value in PROPS.items() if not key.startswith("target.cluster.b")}
-        )
+        await MirrorHeartbeatConnector().start(unreachable)
 
 
 async def test_a_heartbeat_says_who_and_when() -> None:
@@ -245,9 +238,8 @@ WANTED = [
 def test_states_of_a_flow(
     topics: tuple[TopicHeartbeats, ...], every_s: int | None, state: FlowState, age: Age | None
 ) -> None:
-    (found,) = flow_health(
-        [ConfiguredFlow("us", "eu", True, every_s)], {"eu": ClusterHeartbeats("eu", topics, POLICIES)}, NOW_MS, 30
-    )[:1]
+    wanted = [ConfiguredFlow("us", "eu", True, every_s)]
+    found, *_ = flow_health(wanted, {"eu": ClusterHeartbeats("eu", topics, POLICIES)}, NOW_MS, 30)
     assert (found.state, found.age) == (state, age)
 
 
@@ -273,11 +265,7 @@ def test_ways_are_told_by_names_of_mirrored_topics() -> None:
     ],
 )
 def test_a_way_lives_as_long_as_a_flow_whose_heartbeats_come_over_it(topic: TopicHeartbeats, state: FlowState) -> None:
-    wanted = [
-        ConfiguredFlow("us", "eu", True, 60),
-        ConfiguredFlow("eu", "us", False, 60),
-        ConfiguredFlow("ap", "us", True, 1),
-    ]
+    wanted = [ConfiguredFlow(*one) for one in (("us", "eu", True, 60), ("eu", "us", False, 60), ("ap", "us", True, 1))]
     (way,) = way_health(wanted, [seen("eu", topic)], NOW_MS, 30)
     assert (way.state, way.in_file) == (state, True)
 
@@ -304,10 +292,8 @@ FLOWS = [ConfiguredFlow("us", "eu", True, 1), ConfiguredFlow("eu", "us", False, 
 def test_a_way_that_has_stopped_counts_like_a_flow(
     wanted: list[ConfiguredFlow], on_us: float, on_eu: float, arrived: TopicHeartbeats, stopped: bool
 ) -> None:
-    clusters = {
-        "us": seen("us", reported("heartbeats", eu_us=on_us)),
-        "eu": seen("eu", reported("heartbeats", us_eu=on_eu), arrived),
-    }
+    eu = seen("eu", reported("heartbeats", us_eu=on_eu), arrived)
+    clusters = {"us": seen("us", reported("heartbeats", eu_us=on_us)), "eu": eu}
     flows = flow_health(wanted, clusters, NOW_MS, 30)
     assert has_stopped(flows, way_health(wanted, clusters.values(), NOW_MS, 30)) == stopped
 

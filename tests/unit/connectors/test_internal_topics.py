@@ -85,9 +85,5 @@ def test_the_time_makes_no_difference() -> None:
 
 def test_the_lost_range_is_named() -> None:
     reported = STATE.to_json()["gap"]
-    assert (reported["kind"], reported["first"], reported["last"], reported["lost_offsets"]) == (
-        "source-gap",
-        20,
-        26,
-        7,
-    )
+    told = reported["kind"], reported["first"], reported["last"], reported["lost_offsets"]
+    assert told == ("source-gap", 20, 26, 7)

@@ -22,6 +22,7 @@ from connectors.flow_progress import NOTHING_KNOWN, UNKNOWN, ClusterContact, Con
 from connectors.formats.position import Position, StoredPosition
 from connectors.formats.types import FlowName, TopicPartition
 from connectors.lag_reader import ContactWatch, LagReader, SharedLag
+from tests.kit.answers import put
 from tests.kit.turns import turns_during
 from tests.kit.virtual_time import run
 
@@ -33,32 +34,23 @@ NEWEST = replace(FULL, next_source_offset=90, target_end=90, next_sequence=90)
 def _java(offset: int | None) -> status_and_offset_topics.SourceOffsets:
     state = status_and_offset_topics.SourceOffsets()
     if offset is not None:
-        status_and_offset_topics.apply(
-            state,
-            status_and_offset_topics.mirror_key("mirror", "us", *ORDERS),
-            status_and_offset_topics.mirror_value(offset),
-        )
+        key = status_and_offset_topics.mirror_key("mirror", "us", *ORDERS)
+        status_and_offset_topics.apply(state, key, status_and_offset_topics.mirror_value(offset))
     return state
 
 
 FLOW: Any = SimpleNamespace(name="mirror", source_alias="us", offsets_topics=("offsets",), map_topic="map")
 
 
-def stored(
-    monkeypatch: pytest.MonkeyPatch, java: list[int | None], positions: Mapping[TopicPartition, int]
-) -> LagReader:
+def stored(patch: pytest.MonkeyPatch, java: list[int | None], positions: Mapping[TopicPartition, int]) -> LagReader:
     """A reader of these: Java's offsets in turn, the last one again, and positions by the offset of the full record."""
 
     async def offsets(*_: object) -> status_and_offset_topics.SourceOffsets:
         return _java(java.pop(0) if len(java) > 1 else java[0])
 
-    async def full(*_: object) -> dict[TopicPartition, StoredPosition]:
-        return {
-            one: StoredPosition(NEWEST, replace(FULL, next_source_offset=offset)) for one, offset in positions.items()
-        }
-
-    monkeypatch.setattr(internal_topics, "read_stored_offsets", offsets)
-    monkeypatch.setattr(internal_topics, "read_stored_positions", full)
+    full = {one: StoredPosition(NEWEST, replace(FULL, next_source_offset=at)) for one, at in positions.items()}
+    patch.setattr(internal_topics, "read_stored_offsets", offsets)
+    put(patch, internal_topics, read_stored_positions=full)
     target = cast(Cluster, None)
     return LagReader(FLOW, target, target)
 
@@ -79,9 +71,7 @@ async def test_what_is_stored_between_the_two_readings_is_not_taken_for_an_alter
     assert await stored(monkeypatch, [9, 49], {ORDERS: 50}).stored([ORDERS]) == {ORDERS: 90}
 
 
-async def test_others_of_the_loop_have_their_turn_while_positions_of_thousands_are_looked_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_others_have_their_turn_while_thousands_of_positions_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     partitions = [TopicPartition("orders", index) for index in range(3000)]
     reader = stored(monkeypatch, [9], dict.fromkeys(partitions, FULL.next_source_offset))
     turns, found = await turns_during(reader.stored(partitions))
@@ -126,11 +116,8 @@ async def test_all_who_ask_hear_at_once_that_the_source_turns_silent(monkeypatch
     watch.source_is_silent.set()
     for lag in await asyncio.wait_for(asyncio.gather(*asking), 1.0):
         shown = lag.to_json(1)
-        assert (shown["records"], shown["unknown_since_ms"], shown["unknown"]) == (
-            -1,
-            5_000,
-            {"us->eu": "no answer within 5 s"},
-        )
+        told = shown["records"], shown["unknown_since_ms"], shown["unknown"]
+        assert told == (-1, 5_000, {"us->eu": "no answer within 5 s"})
 
 
 class FakeCluster:

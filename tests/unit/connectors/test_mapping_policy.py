@@ -29,13 +29,9 @@ STRIPPING = [
 
 
 def policy(mapping: str, unmatched: str = "prefix", source: str = "us") -> MappingReplicationPolicy:
-    return make_mapping_policy(
-        {
-            "replication.policy.mapping": mapping,
-            "replication.policy.mapping.unmatched": unmatched,
-            "source.cluster.alias": source,
-        }
-    )
+    props = {"mapping": mapping, "mapping.unmatched": unmatched}
+    own = {f"replication.policy.{key}": value for key, value in props.items()}
+    return make_mapping_policy({**own, "source.cluster.alias": source})
 
 
 @pytest.mark.parametrize(
@@ -163,15 +159,12 @@ def test_a_hop_by_a_rule_that_fits_every_name_is_the_last() -> None:
         ("x.(.*) -> $1, (.*) -> $source-$1", "clicks", "us-clicks", "x.us-clicks"),
     ],
 )
-def test_what_the_alias_tells_goes_before_what_a_rule_may_mean(
-    mapping: str, topic: str, remote: str, refused: str
-) -> None:
+def test_what_the_alias_tells_goes_before_a_rule(mapping: str, topic: str, remote: str, refused: str) -> None:
     found = policy(mapping)
     assert found.format_remote_topic("us", topic) == remote
     assert (found.topic_source(remote), found.upstream_topic(remote)) == ("us", topic)
-    with pytest.raises(
-        PermanentError, match=f"topic {refused} is not mirrored: .* {remote} would be read .* of {topic}[.]"
-    ):
+    said = f"topic {refused} is not mirrored: .* {remote} would be read .* of {topic}[.]"
+    with pytest.raises(PermanentError, match=said):
         found.format_remote_topic("us", refused)
 
 
@@ -260,12 +253,8 @@ def test_it_is_chosen_by_its_class() -> None:
 @pytest.mark.parametrize(
     ("prefix", "remote"),
     [
-        ("orders.", "eu.us."),
-        ("orders.new", "eu.us.new"),
-        ("other", "us.other"),
-        ("ord", None),
-        ("odd.x", None),
-        ("", None),
+        *(("orders.", "eu.us."), ("orders.new", "eu.us.new"), ("other", "us.other")),
+        *((prefix, None) for prefix in ("ord", "odd.x", "")),
     ],
 )
 def test_prefixes_are_told_where_the_rules_tell_them(prefix: str, remote: str | None) -> None:

@@ -66,21 +66,16 @@ def test_remote_names(policy: ReplicationPolicy, topic: str, remote: str) -> Non
     assert policy.format_remote_topic("us", topic) == remote
 
 
-def test_internal_names_follow_the_separator_unless_that_is_switched_off() -> None:
-    dotted = make_policy(
-        {"replication.policy.separator": "_", "replication.policy.internal.topic.separator.enabled": "false"}
-    )
+def test_internal_names_follow_the_separator_unless_that_is_switched_off_beside_one() -> None:
+    off = {"replication.policy.internal.topic.separator.enabled": "false"}
+    dotted = make_policy({"replication.policy.separator": "_", **off})
     assert DEFAULT.offset_syncs_topic("eu") == "mm2-offset-syncs.eu.internal"
     assert DEFAULT.checkpoints_topic("us") == "us.checkpoints.internal"
     assert UNDERSCORE.offset_syncs_topic("eu") == "mm2-offset-syncs_eu_internal"
     assert UNDERSCORE.checkpoints_topic("us") == "us_checkpoints_internal"
     assert dotted.offset_syncs_topic("eu") == "mm2-offset-syncs.eu.internal"
     assert dotted.format_remote_topic("us", "orders") == "us_orders"
-
-
-def test_the_switch_counts_only_beside_a_separator() -> None:
-    policy = make_policy({"replication.policy.internal.topic.separator.enabled": "false"})
-    assert policy.checkpoints_topic("us") == "us.checkpoints.internal"
+    assert make_policy(off).checkpoints_topic("us") == "us.checkpoints.internal"
 
 
 @pytest.mark.parametrize(
@@ -182,16 +177,10 @@ def test_cycles_end_whatever_a_policy_answers(policy: ReplicationPolicy) -> None
     assert is_cycle(policy, "orders", "us")
 
 
-def test_java_class_names_are_known() -> None:
-    policy = make_policy({"replication.policy.class": IDENTITY_POLICY_CLASS, "source.cluster.alias": "us"})
-    assert policy.topic_source("orders") == "us"
-
-
 @pytest.mark.parametrize("name", [IDENTITY_POLICY_CLASS, "io.strimzi.kafka.connect.mirror.IdentityReplicationPolicy"])
 def test_names_that_are_kept_need_no_separator(name: str) -> None:
-    policy = make_policy(
-        {"replication.policy.class": name, "replication.policy.separator": "", "source.cluster.alias": "us"}
-    )
+    props = {"replication.policy.class": name, "replication.policy.separator": "", "source.cluster.alias": "us"}
+    policy = make_policy(props)
     assert (policy.format_remote_topic("us", "orders"), policy.topic_source("orders")) == ("orders", "us")
     assert policy.offset_syncs_topic("eu") == "mm2-offset-syncseuinternal"
     assert policy.checkpoints_topic("us") == "uscheckpointsinternal"

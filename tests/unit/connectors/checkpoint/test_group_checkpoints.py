@@ -122,9 +122,7 @@ async def test_groups_are_asked_for_side_by_side_and_translated_one_by_one(monke
 
 
 @pytest.mark.parametrize(("code", "only_last"), [(3, False), (29, True)])
-async def test_checkpoints_that_cannot_be_seen_are_not_none(
-    monkeypatch: pytest.MonkeyPatch, code: int, only_last: bool
-) -> None:
+async def test_hidden_checkpoints_are_not_none(monkeypatch: pytest.MonkeyPatch, code: int, only_last: bool) -> None:
     """By older offset syncs a group might be sent back behind one that was written."""
     given: list[bool] = []
 
@@ -147,9 +145,7 @@ async def test_checkpoints_that_cannot_be_seen_are_not_none(
 
 
 @pytest.mark.parametrize("knows_before", [True, False])
-async def test_what_was_read_stays_while_the_source_is_away(
-    monkeypatch: pytest.MonkeyPatch, knows_before: bool
-) -> None:
+async def test_what_was_read_stays_without_the_source(monkeypatch: pytest.MonkeyPatch, knows_before: bool) -> None:
     """The map of a flow may be long. Checkpoints that could not be read are tried again."""
     reads = {"checkpoints": 0, "map": 0, "syncs": 0}
     maps: list[Any] = []
@@ -221,9 +217,6 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What is stored by group; under "error" what a write raises."""
     stored: dict[str, Any] = {}
 
-    async def known(*_: Any) -> object:
-        return object()
-
     async def write(_: Any, records: Iterable[OutRecord]) -> None:
         if "error" in stored:
             raise stored["error"]
@@ -231,7 +224,7 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             assert one.value is not None
             stored[LIVE_OFFSETS.decode_key(one.key)[1]] = LIVE_OFFSETS.decode_value(one.value)
 
-    monkeypatch.setattr(group_checkpoints, "known_topic", known)
+    put(monkeypatch, group_checkpoints, known_topic=object())
     put(monkeypatch, group_checkpoints, read_live={})
     monkeypatch.setattr(PlainWriter, "write", write)
     return stored
@@ -263,9 +256,8 @@ async def test_what_cannot_be_stored_comes_again(topic: dict[str, Any], caplog: 
     live.look("billing", {ORDERS: OLD}, 0)
     for _ in range(3):
         await live.store()
-    assert [record.getMessage() for record in caplog.records] == [
-        "us->eu: which checkpoints are stale cannot be stored: no leader"
-    ]
+    said = "us->eu: which checkpoints are stale cannot be stored: no leader"
+    assert [record.getMessage() for record in caplog.records] == [said]
     del topic["error"]
     await live.store()
     assert topic["billing"] == {ORDERS: OLD}

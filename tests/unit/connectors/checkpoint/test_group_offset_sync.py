@@ -65,11 +65,8 @@ class Target:
 def looked_at(topic_ids: Mapping[str, UUID | None], *groups: str) -> Checkpoints:
     known = Checkpoints(groups)
     for group in groups:
-        found = [
-            TranslatedCheckpoint(Checkpoint(group, topic, 0, 9, 9), True, topic_id)
-            for topic, topic_id in topic_ids.items()
-        ]
-        known.look(group, found)
+        places = [(Checkpoint(group, topic, 0, 9, 9), topic_id) for topic, topic_id in topic_ids.items()]
+        known.look(group, [TranslatedCheckpoint(one, True, topic_id) for one, topic_id in places])
     return known
 
 
@@ -134,9 +131,8 @@ def test_a_run_that_takes_long_moves_groups_to_where_they_are_found_meanwhile(mo
         running = asyncio.create_task(sync_of(target, known, *slow, "late", "gone").run())
         await asyncio.sleep(2)
         target.ids["us.b"] = NOW
-        known.look(
-            "late", [TranslatedCheckpoint(Checkpoint("late", one, 0, 3, 3), True, THEN) for one in ("us.a", "us.b")]
-        )
+        moved = [Checkpoint("late", one, 0, 3, 3) for one in ("us.a", "us.b")]
+        known.look("late", [TranslatedCheckpoint(one, True, THEN) for one in moved])
         known.look("gone", [])
         await running
 
@@ -158,9 +154,7 @@ def test_a_run_ends_once_none_of_its_groups_is_at_work(monkeypatch: pytest.Monke
     virtual_time.run(run())
 
 
-async def test_a_commit_that_hangs_in_a_transaction_is_not_overwritten(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_hanging_commit_is_kept(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """And holds up no other group."""
     target = Target(monkeypatch, {"us.a": THEN})
     target.fails["g"] = RetriableError("a transaction holds the offset of group g")
@@ -181,9 +175,7 @@ async def test_a_group_in_use_is_not_moved(monkeypatch: pytest.MonkeyPatch, capl
     assert caplog.messages == ["us->eu: group g is skipped: on the target it has members (it is Stable)"]
 
 
-async def test_a_group_that_is_ahead_is_named_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_group_ahead_is_named_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Until it is no longer: how many partitions there are of them changes with each step of the source."""
     target = Target(monkeypatch, {"us.a": THEN, "us.b": THEN, "us.c": THEN})
     sync = sync_of(target, looked_at(dict.fromkeys(target.ids, THEN), "g"), "g")

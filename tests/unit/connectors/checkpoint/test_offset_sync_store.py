@@ -40,28 +40,16 @@ def test_javas_vectors() -> None:
     assert [one.translate(ORDERS, offset) for offset in (20, 200)] == [20, 21]
 
 
-@pytest.mark.parametrize(
-    ("only_last", "first", "at_start", "later"),
-    [
-        (
-            True,
-            1_010,
-            [(TOO_OLD, 1000)],
-            [(TOO_OLD, 1000), *pairwise((1000, 4840, 6760, 8680, 9160, 9640, 9880, 9940, 9970, 9990, 10000))],
-        ),
-        (
-            False,
-            1_000,
-            [(0, 480), (480, 720), (990, 1000)],
-            [*pairwise((0, 3840, 7680, 8640, 9120, 9600, 9840, 9900, 9960, 9990, 10000))],
-        ),
-    ],
-    ids=["from the last one", "from all that are there"],
-)
-def test_javas_tables_of_1000_to_10000_offsets(
-    only_last: bool, first: int, at_start: list[tuple[int, int]], later: list[tuple[int, int]]
-) -> None:
+@pytest.mark.parametrize("only_last", [True, False], ids=["from the last one", "from all that are there"])
+def test_javas_tables_of_1000_to_10000_offsets(only_last: bool) -> None:
     """``testPastOffsetTranslation``, and ``...WithoutInitializationReadToEnd``: which syncs are kept."""
+    if only_last:
+        first, at_start = 1_010, [(TOO_OLD, 1000)]
+        kept_later = [1000, 4840, 6760, 8680, 9160, 9640, 9880, 9940, 9970, 9990, 10000]
+    else:
+        first, at_start = 1_000, [(0, 480), (480, 720), (990, 1000)]
+        kept_later = [0, 3840, 7680, 8640, 9120, 9600, 9840, 9900, 9960, 9990, 10000]
+    later = [*at_start[:only_last], *pairwise(kept_later)]
     one = store(*((offset, offset) for offset in range(0, 1001, 10)), only_last=only_last)
     for table, more in ((at_start, range(0)), (later, range(first, 10_001, 10))):
         for offset in more:
@@ -132,9 +120,7 @@ def test_only_the_last_sync_of_what_was_there_is_used() -> None:
         ),
     ],
 )
-def test_the_distance_of_the_syncs_that_are_kept_grows_as_powers_of_two(
-    upstream: Sequence[int], kept: list[int]
-) -> None:
+def test_the_distance_of_kept_syncs_grows_as_powers_of_two(upstream: Sequence[int], kept: list[int]) -> None:
     """Each answers for its own offset with its own record."""
     one = store(*((offset, 2 * offset) for offset in upstream))
     assert [offset for offset in sorted({*upstream}) if one.translate(ORDERS, offset) == 2 * offset] == kept

@@ -27,7 +27,7 @@ from connectors.offset_map import reader as map_reader
 from connectors.offset_map.reader import MapReader
 from connectors.offset_map.runs_and_chunks import MapPair, MappedOffset, MapRun, RunList
 from connectors.policy import DefaultReplicationPolicy
-from tests.kit.answers import put
+from tests.kit.answers import answers, fails, put
 
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
 IDS = {"orders": UUID(int=1), "us.orders": UUID(int=2)}
@@ -86,26 +86,17 @@ class Syncs:
 
 
 def made(
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    log_start: int | None = 0,
-    bare: bool = False,
-    maps: Maps | None = None,
-    ids: dict[str, UUID] = IDS,
+    patch: pytest.MonkeyPatch, log_start: int | None = 0, bare: bool = False, maps: Any = None, ids: Any = IDS
 ) -> tuple[Translator, Any, Any]:
     """A translator, its map and its syncs; ``bare``: the log has no records before the map."""
 
     async def follow(self: Beginnings, pairs: list[MapPair]) -> None:
         self._starts = {} if log_start is None else dict.fromkeys(pairs, log_start)
 
-    async def has_records(*_: object, **__: object) -> bool:
-        return not bare
-
-    monkeypatch.setattr(Beginnings, "follow", follow)
-    monkeypatch.setattr("connectors.checkpoint.offset_translation.has_records", has_records)
-    settings: Any = SimpleNamespace(
-        flow="us->eu", source_alias="us", target_alias="eu", policy=DefaultReplicationPolicy()
-    )
+    patch.setattr(Beginnings, "follow", follow)
+    patch.setattr("connectors.checkpoint.offset_translation.has_records", answers(not bare))
+    names = {"flow": "us->eu", "source_alias": "us", "target_alias": "eu"}
+    settings: Any = SimpleNamespace(**names, policy=DefaultReplicationPolicy())
     clusters: Any = Cluster(ids)
     reported: Any = maps or Maps(RUNS)
     syncs: Any = Syncs()
@@ -118,15 +109,10 @@ async def translated(monkeypatch: pytest.MonkeyPatch, offset: int, **given: Any)
     return await translator.translate(SOURCE, offset)
 
 
-async def test_a_map_that_another_task_could_not_follow_to_its_end_tells_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def breaks(*_: object, **__: object) -> int:
-        raise RetriableError("no leader")
-
+async def test_a_map_that_another_task_could_not_follow_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = MapReader(cast(Any, SimpleNamespace(name="eu")), "map", connector=None)
     put(monkeypatch, map_reader, known_topic=SimpleNamespace(topic_id=UUID(int=9), partitions={0: 1}))
-    monkeypatch.setattr(map_reader, "read_to_end", breaks)
+    monkeypatch.setattr(map_reader, "read_to_end", fails(RetriableError("no leader")))
     with pytest.raises(RetriableError):
         await reader.follow()
     translator, maps, _ = made(monkeypatch)
@@ -330,9 +316,7 @@ async def test_without_a_right_to_offset_syncs_the_map_goes_on_alone(
 
 
 @pytest.mark.parametrize("is_empty", [True, False])
-async def test_nor_is_there_anything_to_tell_where_the_map_knows_nothing_either(
-    monkeypatch: pytest.MonkeyPatch, is_empty: bool
-) -> None:
+async def test_nor_can_the_map_tell_if_it_knows_nothing(monkeypatch: pytest.MonkeyPatch, is_empty: bool) -> None:
     translator, maps, syncs = made(monkeypatch)
     syncs.may_be_read = False
     maps.position = None if is_empty else POSITION
@@ -373,12 +357,8 @@ async def test_what_lies_before_the_map_is_asked_for_once(monkeypatch: pytest.Mo
 
 async def test_a_leader_that_is_missing_for_a_moment_takes_no_beginning_away(monkeypatch: pytest.MonkeyPatch) -> None:
     place = ("us.orders", 0)
-    answers: list[Any] = [
-        ({}, {place: "no leader"}),
-        ({place: 900}, {}),
-        ({}, {place: "no leader"}),
-        ({place: 950}, {}),
-    ]
+    missing: Any = ({}, {place: "no leader"})
+    answers: list[Any] = [missing, ({place: 900}, {}), missing, ({place: 950}, {})]
 
     async def known_offsets(*_: Any) -> Any:
         return answers.pop(0)
@@ -389,7 +369,7 @@ async def test_a_leader_that_is_missing_for_a_moment_takes_no_beginning_away(mon
         await found.follow([PAIR])
         seen.append(found.readable(PAIR, 100))
     assert seen == [None, 900, 900, 950]
-    answers = [({}, {place: "no leader"})]
+    answers = [missing]
     anew = replace(PAIR, target_topic_id=UUID(int=3))
     await found.follow([anew])
     assert found.readable(anew, 100) is None

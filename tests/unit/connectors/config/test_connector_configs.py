@@ -35,12 +35,8 @@ from connectors.source.worker_context import MirrorHost
 from connectors.topic_sync.cluster_changes import CreateTopic, Refusals, make_topics
 
 WORKER_CONFIG = {"offset.storage.topic": "mm2-offsets.us.internal"}
-ALIASES = {
-    "name": "m",
-    "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
-    "source.cluster.alias": "us",
-    "target.cluster.alias": "eu",
-}
+CLASS = "org.apache.kafka.connect.mirror.MirrorSourceConnector"
+ALIASES = {"name": "m", "connector.class": CLASS, "source.cluster.alias": "us", "target.cluster.alias": "eu"}
 
 
 def settings(**connector: str) -> MirrorSourceSettings:
@@ -51,11 +47,8 @@ def settings(**connector: str) -> MirrorSourceSettings:
 
 def test_offset_syncs() -> None:
     assert settings().offset_syncs == OffsetSyncsSettings("mm2-offset-syncs.eu.internal", True, 3, 100)
-    elsewhere = {
-        "offset-syncs_topic_location": "target",
-        "offset-syncs_topic_replication_factor": "1",
-        "offset_lag_max": "0",
-    }
+    keys = ("offset-syncs_topic_location", "offset-syncs_topic_replication_factor", "offset_lag_max")
+    elsewhere = dict(zip(keys, ("target", "1", "0"), strict=True))
     assert settings(**elsewhere).offset_syncs == OffsetSyncsSettings("mm2-offset-syncs.us.internal", False, 1, 0)
     assert settings(**{"emit_offset-syncs_enabled": "false"}).offset_syncs is None
 
@@ -105,9 +98,8 @@ def test_a_connectors_clients_are_named_by_its_keys(more: dict[str, str], named:
 def test_a_store_of_a_connector_that_cannot_be_read_is_named_by_its_key(prefix: str) -> None:
     props = {**ALIASES, f"{prefix}security.protocol": "SSL", f"{prefix}ssl.truststore.location": "/none.p12"}
     found = checkpoint_settings(props | {"source.cluster.bootstrap.servers": "a:9092"})
-    with pytest.raises(
-        ConfigError, match=rf"^cluster us: {prefix}ssl.truststore.location /none.p12 cannot be read"
-    ) as got:
+    said = f"^cluster us: {prefix}ssl.truststore.location /none.p12 cannot be read"
+    with pytest.raises(ConfigError, match=said) as got:
         found.connection("source", "admin", "role")
     assert got.value.key == f"{prefix}ssl.truststore.location"
 
@@ -234,6 +226,8 @@ def test_records_go_through_a_query_and_transforms() -> None:
 
 
 ROUTES = {"transform_sql": "SELECT IF(value IS NULL, 'gone', topic) AS topic FROM records", "transform_topic": "gone"}
+ROUTING = {"type": "RegexRouter", "regex": ".*", "replacement": "gone"}
+ROUTER = {"transform_sql": "", "transforms": "x", **{f"transforms_x_{key}": value for key, value in ROUTING.items()}}
 
 
 def test_of_topics_that_records_are_sent_to_one_is_filled() -> None:
@@ -255,17 +249,7 @@ def test_of_topics_that_records_are_sent_to_one_is_filled() -> None:
         ({"transform_other_topics": "gone"}, "which is also transform.topic", "transform.other.topics"),
         ({"transform_sql": ""}, "nor transforms use it", "transform.topic"),
         ({"transform_sql": "SELECT topic FROM records"}, "nor transforms use it", "transform.topic"),
-        (
-            {
-                "transform_sql": "",
-                "transforms": "x",
-                "transforms_x_type": "RegexRouter",
-                "transforms_x_regex": ".*",
-                "transforms_x_replacement": "gone",
-            },
-            "nor transforms use it",
-            "transform.topic",
-        ),
+        (ROUTER, "nor transforms use it", "transform.topic"),
     ],
 )
 def test_topics_that_cannot_be_filled(more: dict[str, str], said: str, key: str) -> None:
@@ -333,14 +317,21 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     policy.offered.cache_clear()
 
 
+ADDRESSED = {**ALIASES, "source.cluster.bootstrap.servers": "u:1", "target.cluster.bootstrap.servers": "e:1"}
+
+
+def clients_of(props: Mapping[str, str]) -> FlowClients:
+    worker = {"bootstrap.servers": "e:1", "group.id": "g", "client.id": ""}
+    return flow_clients(
+        "us->eu", {**ADDRESSED, **props}, worker, source="us", target="eu", locate=lambda error, *_: error
+    )
+
+
 @pytest.mark.usefixtures("installed")
 async def test_topics_are_created_through_the_forwarding_admin() -> None:
-    addresses = {"source.cluster.bootstrap.servers": "u:1", "target.cluster.bootstrap.servers": "e:1"}
-    props = {**ALIASES, **addresses, "forwarding.admin.class": "provisioner"}
-    worker = {"bootstrap.servers": "e:1", "group.id": "g", "client.id": ""}
-    clients = flow_clients("us->eu", props, worker, source="us", target="eu", locate=lambda error, *_: error)
+    clients = clients_of({"forwarding.admin.class": "provisioner"})
     admin = clients.open_admin(clients.target_admin(), "eu")
-    assert isinstance(admin, Provisioner) and admin.config == props
+    assert isinstance(admin, Provisioner) and admin.config == {**ADDRESSED, "forwarding.admin.class": "provisioner"}
     change = CreateTopic("us.t", "t", 2, 1)
     assert await make_topics(admin, [change], Refusals("us->eu")) == [change]
     assert admin.created == [NewTopic("us.t", 2, 1, {})]
@@ -349,14 +340,10 @@ async def test_topics_are_created_through_the_forwarding_admin() -> None:
 
 @pytest.mark.parametrize("kind", ["consumer", "admin"])
 def test_overrides_reach_no_client_of_the_copy(kind: str) -> None:
-    addresses = {"source.cluster.bootstrap.servers": "u:1", "target.cluster.bootstrap.servers": "e:1"}
-    worker = {"bootstrap.servers": "e:1", "group.id": "g", "client.id": ""}
-
-    def clients(key: str) -> FlowClients:
-        props = {**ALIASES, **addresses, key: "mine"}
-        return flow_clients("us->eu", props, worker, source="us", target="eu", locate=lambda error, *_: error)
-
-    assert clients(f"{kind}.override.client.id") == clients("unknown") != clients(f"{kind}.client.id")
+    overridden, unknown, own = (
+        clients_of({key: "mine"}) for key in (f"{kind}.override.client.id", "unknown", f"{kind}.client.id")
+    )
+    assert overridden == unknown != own
 
 
 def test_a_flow_may_have_its_own_topic_of_offsets() -> None:

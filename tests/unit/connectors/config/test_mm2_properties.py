@@ -141,10 +141,8 @@ def test_inheritance_is_javas() -> None:
     (flow,) = mirrored(config(INHERITING).flows_to_run())
     assert flow.worker_config() == WORKER
     assert flow.connector_config() == SOURCE
-    heartbeat = {
-        "name": "MirrorHeartbeatConnector",
-        "connector.class": "org.apache.kafka.connect.mirror.MirrorHeartbeatConnector",
-    }
+    name = "MirrorHeartbeatConnector"
+    heartbeat = {"name": name, "connector.class": f"org.apache.kafka.connect.mirror.{name}"}
     assert flow.connector_config(Connector.HEARTBEAT) == SOURCE | heartbeat
 
 
@@ -246,6 +244,9 @@ def test_a_key_that_is_no_more_than_a_prefix_is_nobodys() -> None:
     assert not {"", "target.cluster."} & flow.connector_config().keys()
 
 
+NO_CLUSTER = "which is not in clusters (us, eu)"
+
+
 def test_aliases_may_hold_dots_and_begin_alike() -> None:
     text = """
     clusters = us, us.west
@@ -267,14 +268,8 @@ def test_aliases_may_hold_dots_and_begin_alike() -> None:
         ("x = 1", "mm2.properties: clusters is missing"),
         ("clusters =", "mm2.properties: clusters is missing"),
         ("\nclusters = us,,eu", "mm2.properties:2: Configuration 'clusters' values must not be empty."),
-        (
-            BASE + "us->xx.enabled = true",
-            "mm2.properties:6: us->xx.enabled names the cluster 'xx', which is not in clusters (us, eu)",
-        ),
-        (
-            BASE + "ap->eu.topics = x",
-            "mm2.properties:6: ap->eu.topics names the cluster 'ap', which is not in clusters (us, eu)",
-        ),
+        (BASE + "us->xx.enabled = true", f"mm2.properties:6: us->xx.enabled names the cluster 'xx', {NO_CLUSTER}"),
+        (BASE + "ap->eu.topics = x", f"mm2.properties:6: ap->eu.topics names the cluster 'ap', {NO_CLUSTER}"),
         (BASE + "us -> eu.topics = x", "mm2.properties:6: a key ends at its first space, so 'us -> eu.topics' "),
         (BASE + "us-> eu.topics = x", "mm2.properties:6: a key ends at its first space, so 'us-> eu.topics' "),
         (BASE + "us ->eu.topics=x", "mm2.properties:6: a key ends at its first space, so 'us ->eu.topics' "),
@@ -295,15 +290,13 @@ def test_files_that_are_refused(text: str, message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
+NONE = "no flow is enabled. Set, for instance, "
+
+
 @pytest.mark.parametrize(
     ("text", "targets", "key", "message"),
     [
-        (
-            "clusters = us, eu\nemit.heartbeats.enabled = false",
-            (),
-            "us->eu.enabled",
-            "no flow is enabled. Set, for instance, us->eu.enabled = true",
-        ),
+        ("clusters = us, eu\nemit.heartbeats.enabled = false", (), "us->eu.enabled", f"{NONE}us->eu.enabled = true"),
         ("clusters = us", (), "us-><target>.enabled", "no flow is enabled"),
         (
             BASE + "emit.heartbeats.enabled = false\n",
@@ -312,12 +305,7 @@ def test_files_that_are_refused(text: str, message: str) -> None:
             "no flow to us is enabled. Set, for instance, eu->us.enabled = true",
         ),
         (BASE, ("xx",), "clusters", "no cluster 'xx' in clusters (us, eu), so no flow leads there"),
-        (
-            "clusters = us, eu\nus->eu.enabled = true\nus.bootstrap.servers = a:1",
-            (),
-            "eu.bootstrap.servers",
-            "eu.bootstrap.servers is missing",
-        ),
+        (BASE.replace("eu.bootstrap", "x"), (), "eu.bootstrap.servers", "eu.bootstrap.servers is missing"),
     ],
 )
 def test_no_flow_to_run(text: str, targets: tuple[str, ...], key: str, message: str) -> None:
@@ -382,8 +370,7 @@ def test_references_are_resolved_for_use_and_kept_for_storage(tmp_path: Path) ->
 
 
 def test_a_flow_shows_no_secrets() -> None:
-    text = BASE + "eu.sasl.jaas.config = s3cret\n"
-    (flow,) = mirrored(config(text).flows_to_run())
+    (flow,) = mirrored(config(BASE + "eu.sasl.jaas.config = s3cret\n").flows_to_run())
     assert "s3cret" not in repr(flow)
 
 

@@ -47,9 +47,7 @@ def test_installed_code_is_named_after_its_content_and_found_where_it_lies() -> 
     ("module", "differs"),
     [("connectors/control_link/protocol.py", True), ("connect/wire/batch.py", True), ("connect/cli/main.py", False)],
 )
-def test_other_code_of_a_slice_has_another_name_though_its_version_is_the_same(
-    tmp_path: Path, module: str, differs: bool
-) -> None:
+def test_other_code_of_the_same_version_has_another_name(tmp_path: Path, module: str, differs: bool) -> None:
     with zipfile.ZipFile(code_version.make_archive(tmp_path)) as archive:
         archive.extractall(tmp_path / "tree")
     assert named(tmp_path / "tree") == code_version.running_code()
@@ -61,13 +59,8 @@ def test_other_code_of_a_slice_has_another_name_though_its_version_is_the_same(
 def named(tree: Path) -> str:
     """What a process says that it runs which has the code out of a folder."""
     script = (
-        f"import sys; sys.path.insert(0, {str(tree)!r}); from connectors.control_link import code_version as shipping; "
+        f"import sys; sys.path.insert(0, {str(tree)!r}); from connectors.control_link import code_version as code; "
     )
-    run = subprocess.run(
-        [sys.executable, "-P", "-c", script + "print(shipping.running_code())"],
-        cwd=tree,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [sys.executable, "-P", "-c", script + "print(code.running_code())"]
+    run = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=True)
     return run.stdout.strip()

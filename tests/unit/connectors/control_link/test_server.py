@@ -25,9 +25,7 @@ from connectors.control_link.server import LinkServer, LinkSettings
         ("10.0.0.7:7070", "2001:db8::1", ("2001:db8::1", 4711)),
     ],
 )
-def test_slices_are_told_the_advertised_address_or_the_listeners(
-    listener: str, advertised: str, reported: tuple[str, int]
-) -> None:
+def test_the_address_that_slices_are_told(listener: str, advertised: str, reported: tuple[str, int]) -> None:
     assert LinkSettings.parse(listener, advertised).reached_at(4711) == reported
 
 

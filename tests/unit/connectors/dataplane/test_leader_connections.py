@@ -84,9 +84,7 @@ def answers(turns: Turns, trip_s: float, service_s: float, count: int, now_s: fl
         pytest.param(0.0, 0.5, 2, 4, id="slow"),
     ],
 )
-def test_as_many_requests_are_under_way_as_fill_the_trip_and_a_moment(
-    trip_s: float, service_s: float, least: int, most: int
-) -> None:
+def test_requests_under_way_fill_the_trip_and_a_moment(trip_s: float, service_s: float, least: int, most: int) -> None:
     turns = Turns(64)
     answers(turns, trip_s, service_s, 500)
     assert least <= turns.limit <= most

@@ -21,6 +21,7 @@ from connectors.dataplane.log_divergence import Verdict
 from connectors.dataplane.produce_recovery import Recoveries
 from connectors.dataplane.source_reader import SourceReader
 from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
+from tests.kit.answers import fails
 
 OLD, NEW = UUID(int=1), UUID(int=9)
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
@@ -31,9 +32,7 @@ SETTINGS = SliceSettings("us->eu", 0, {}, {})
 class Source:
     """A cluster with one topic, or none, whose log holds ``start`` to ``end``."""
 
-    def __init__(
-        self, topic_id: UUID | None, start: int = 0, end: int = 0, *, appears_after: int | None = None
-    ) -> None:
+    def __init__(self, topic_id: UUID | None, start: int = 0, end: int = 0, appears_after: int | None = None) -> None:
         self.topic_id = topic_id
         self.offsets = {-2: start, -1: end}
         self._appears_after = appears_after
@@ -46,9 +45,8 @@ class Source:
         self._asked += 1
         code = 0 if self.topic_id else error_codes.UNKNOWN_TOPIC_OR_PARTITION
         partitions = {0: PartitionMetadata(1, self.epoch, (1,), 0)} if self.topic_id else {}
-        return ClusterMetadata(
-            "c", 1, {}, {name: TopicMetadata(name, self.topic_id, code, partitions) for name in names}
-        )
+        topics = {name: TopicMetadata(name, self.topic_id, code, partitions) for name in names}
+        return ClusterMetadata("c", 1, {}, topics)
 
     async def list_offset(self, _: object, __: object, which: int) -> int:
         return self.offsets[which]
@@ -78,9 +76,7 @@ def copier() -> PartitionCopier:
         (Source(OLD, 100, 100), None, "", ""),
     ],
 )
-async def test_why_a_source_does_not_go_on(
-    source: Source, diverging: tuple[int, int] | None, error: str, said: str
-) -> None:
+async def test_why_a_source_stops(source: Source, diverging: tuple[int, int] | None, error: str, said: str) -> None:
     found = await log_divergence.explain_source(cast(Cluster, source), copier(), 3, diverging)
     assert (found or Verdict("", "")).error == error
     assert said in (found or Verdict("", "")).reason
@@ -145,19 +141,14 @@ async def test_a_source_topic_that_stays_away_stops_its_partition() -> None:
     await reader._place()
     assert not machine.stopped, "a broker may not have heard of it yet"
     await reader._place()
-    assert (
-        machine.stopped_reason
-        == "source topic orders does not exist any more; orders-0 was copied up to source offset 99"
-    )
+    gone = "source topic orders does not exist any more; orders-0 was copied up to source offset 99"
+    assert machine.stopped_reason == gone
 
 
 async def test_a_partition_that_a_recovery_stops_leaves_its_room_to_the_others() -> None:
     one, room = copier(), asyncio.Event()
     faults: list[BaseException] = []
-
-    async def place(_: PartitionCopier, __: int) -> None:
-        raise AssertionError("it is not to be written to")
-
+    place = fails(AssertionError("it is not to be written to"))
     recoveries = Recoveries(cast(Cluster, Source(NEW)), "us->eu", place=place, room=room.set, fail=faults.append)
     recoveries.begin(one)
     await asyncio.wait_for(room.wait(), 60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -13,13 +13,15 @@ import pytest
 from connect.kafka.cluster import Cluster
 from connect.kafka.connection import Connection
 from connect.wire import fetch_produce
-from connectors.control_link.protocol import PartitionPlan, SliceSettings
+from connectors.control_link.protocol import SliceSettings
 from connectors.dataplane import fetch_api
 from connectors.dataplane.batches import error_codes
 from connectors.dataplane.batches.copier import PartitionCopier
 from connectors.dataplane.fetch_loop import LEADER_ONLY_S, REVISIT_S, FetchLoop, Nearby
 from connectors.dataplane.source_reader import SourceReader
-from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
+from connectors.formats.types import TopicPartition
+from tests.kit import logs as kit
+from tests.kit.answers import put
 from tests.kit.logs import source_batch
 from tests.kit.quotas import Mutable
 
@@ -28,17 +30,13 @@ LEADER, NEAR = 1, 2
 
 def copier() -> PartitionCopier:
     pair = TopicPartition("t", 0)
-    plan = PartitionPlan(pair, UUID(int=5), pair, None, 0, -1, 0, 0, pipelined=False)
-    return PartitionCopier(plan, ProducerIdAndEpoch(7, 0), read_committed=False)
+    made: PartitionCopier = kit.copier(kit.plan(source=pair, source_topic_id=UUID(int=5), target=pair))
+    return made
 
 
-def row(
-    records: bytes = b"", *, error: int = 0, end: int = 9, preferred: int = -1, diverging: tuple[int, int] | None = None
-) -> fetch_produce.FetchedPartition:
-    view = memoryview(bytearray(records))
-    return fetch_produce.FetchedPartition(
-        UUID(int=5).bytes, 0, error, end, end, 0, (), preferred, view, diverging, None
-    )
+def row(records: bytes = b"", *, error: int = 0, end: int = 9, preferred: int = -1, diverging: Any = None) -> Any:
+    view, topic_id = memoryview(bytearray(records)), UUID(int=5).bytes
+    return fetch_produce.FetchedPartition(topic_id, 0, error, end, end, 0, (), preferred, view, diverging, None)
 
 
 @dataclass
@@ -54,9 +52,8 @@ class Stage:
     def __post_init__(self) -> None:
         settings = SliceSettings("us->eu", 0, {}, {}, rack="b")
         self.reader = SourceReader(cast(Cluster, None), settings, lambda _: None, self.fail, clock=lambda: self.now_s)
-        self.leader, self.near = (
-            FetchLoop(self.reader, cast(Cluster, None), settings, node) for node in (LEADER, NEAR)
-        )
+        nobody = cast(Cluster, None)
+        self.leader, self.near = (FetchLoop(self.reader, nobody, settings, node) for node in (LEADER, NEAR))
         self.reader._loops = {LEADER: [self.leader], NEAR: [self.near]}
         self.leader.add(self.machine, 3)
 
@@ -126,12 +123,10 @@ def test_damage_at_a_replica_is_read_again_from_the_leader_and_does_not_count(st
 
 def test_the_leader_is_asked_again_when_time_is_up(stage: Stage) -> None:
     stage.send_near()
-    stage.now_s = REVISIT_S - 1
-    stage.near._revisit()
-    assert stage.readers == [NEAR]
-    stage.now_s = REVISIT_S
-    stage.near._revisit()
-    assert stage.readers == []
+    for now_s, readers in ((REVISIT_S - 1, [NEAR]), (REVISIT_S, [])):
+        stage.now_s = now_s
+        stage.near._revisit()
+        assert stage.readers == readers
     assert stage.machine in stage.reader._unplaced
     assert stage.reader.nearby.rack() == "b", "nothing failed"
 
@@ -200,16 +195,13 @@ def test_a_leader_that_fails_does_not_silence_the_rack(stage: Stage) -> None:
 async def test_leaders_are_told_the_rack(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     reported: list[str] = []
 
-    async def fetch(*_: object) -> fetch_produce.FetchAnswer:
-        return fetch_produce.FetchAnswer(0, 0, 1, [row(preferred=NEAR)])
-
     encode = fetch_api.encode_fetch
 
     def encoded(version: int, limits: fetch_api.FetchLimits, *rest: object) -> bytes:
         reported.append(limits.rack)
         return encode(version, limits, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(fetch_api, "fetch", fetch)
+    put(monkeypatch, fetch_api, fetch=fetch_produce.FetchAnswer(0, 0, 1, [row(preferred=NEAR)]))
     monkeypatch.setattr(fetch_api, "encode_fetch", encoded)
     await stage.leader._fetch(cast(Connection, Mutable()), 13)
     assert reported == ["b"]

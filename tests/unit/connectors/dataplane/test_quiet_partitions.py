@@ -13,13 +13,14 @@ import pytest
 
 from connect.kafka.cluster import Cluster, ClusterMetadata, LeaderEpochs, PartitionMetadata, TopicMetadata
 from connect.wire import fetch_produce
-from connectors.control_link.protocol import PartitionPlan, SliceSettings
+from connectors.control_link.protocol import SliceSettings
 from connectors.dataplane import fetch_api, source_reader
 from connectors.dataplane.batches.copier import PartitionCopier
 from connectors.dataplane.batches.fetched_batches import CORRUPT_TRIES
 from connectors.dataplane.leader_connections import Leaders
 from connectors.dataplane.source_reader import SourceReader
-from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
+from connectors.formats.types import TopicPartition
+from tests.kit import logs as kit
 from tests.kit.logs import source_batch
 from tests.kit.members import until
 from tests.kit.quotas import Mutable
@@ -65,9 +66,8 @@ class Source:
         await until(is_copied, "that all is copied")
         for copier, end in zip(self.copiers, self.ends.values(), strict=True):
             offsets = [outgoing.segments[0] for outgoing in copier._queue]
-            assert [first for first, _ in offsets] == [
-                sum(count for _, count in offsets[:at]) for at in range(len(offsets))
-            ]
+            begins = [sum(count for _, count in offsets[:at]) for at in range(len(offsets))]
+            assert [first for first, _ in offsets] == begins
             assert sum(count for _, count in offsets) == end
 
     async def waits(self) -> None:
@@ -113,8 +113,8 @@ class Source:
     @staticmethod
     def _copier(partition: int) -> PartitionCopier:
         pair = TopicPartition("t", partition)
-        plan = PartitionPlan(pair, None, pair, None, 0, -1, 0, 0, pipelined=False)
-        return PartitionCopier(plan, ProducerIdAndEpoch(7, 0), read_committed=False)
+        made: PartitionCopier = kit.copier(kit.plan(source=pair, target=pair))
+        return made
 
     async def _look_up(self, _: object) -> ClusterMetadata:
         return self.metadata
@@ -132,16 +132,12 @@ class Source:
 
 @asynccontextmanager
 async def reading(
-    monkeypatch: pytest.MonkeyPatch,
-    partitions: int,
-    busy: Iterable[int] = (),
-    first: int | None = None,
-    **settings: int,
+    patch: pytest.MonkeyPatch, partitions: int, busy: Iterable[int] = (), first: int | None = None, **settings: int
 ) -> AsyncIterator[Source]:
     source = Source(partitions, **settings)
-    monkeypatch.setattr(fetch_api, "fetch", source.fetch)
-    monkeypatch.setattr(fetch_api, "encode_fetch", lambda _, *body: body if len(body) > 3 else (*body, ()))
-    monkeypatch.setattr(fetch_api, "fetch_version", lambda *_: 12)
+    patch.setattr(fetch_api, "fetch", source.fetch)
+    patch.setattr(fetch_api, "encode_fetch", lambda _, *body: body if len(body) > 3 else (*body, ()))
+    patch.setattr(fetch_api, "fetch_version", lambda *_: 12)
     source.write(busy)
     source.start(0, first)
     await source.copied()

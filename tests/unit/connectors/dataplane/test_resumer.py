@@ -22,10 +22,10 @@ from connectors.dataplane import fetch_api, log_divergence, resume
 from connectors.dataplane.batches import error_codes
 from connectors.dataplane.batches.fetched_batches import CORRUPT_TRIES
 from connectors.dataplane.resume import Resumed, Resumer
-from connectors.dataplane.smt_stage import TransformStage
 from connectors.formats.types import ProducerIdAndEpoch, ResumeProof
 from connectors.transforms.smt_chain import Done
 from tests.kit import logs, virtual_time
+from tests.kit.answers import put
 from tests.kit.logs import TargetPartition
 
 WRITER = ProducerIdAndEpoch(7, 3)
@@ -96,15 +96,12 @@ class Site:
         #: Who leads the target, for each time that it is asked for.
         self.target_leaders: list[int | None] = []
 
-        async def nothing(*_: object) -> None:
-            return None
-
         async def listed(cluster: OneBroker, _: object, timestamp_ms: int) -> int:
             if timestamp_ms == LATEST:
                 return self.source_end if cluster.name == "source" else self.target.end
             return self.source_start if cluster.name == "source" else self.target_start
 
-        monkeypatch.setattr(log_divergence, "explain_topic", nothing)
+        put(monkeypatch, log_divergence, explain_topic=None)
         monkeypatch.setattr(resume, "list_offset", listed)
         monkeypatch.setattr(fetch_api, "fetch_one", self._fetch)
         monkeypatch.setattr(resume, "_RETRY_S", 0.0)
@@ -125,22 +122,15 @@ class Site:
             self.target.batches[-1] = stamped_by_the_target(self.target.batches[-1])
 
     async def resume(
-        self,
-        *,
-        stage: TransformStage | None = None,
-        fenced: bool = True,
-        read_committed: bool = False,
-        awaits_marker: bool = True,
+        self, *, stage: Any = None, fenced: bool = True, read_committed: bool = False, awaits_marker: bool = True
     ) -> Resumed:
         if fenced:
             self.target.mark(WRITER.producer_id, WRITER.epoch + 1)
-        source: Any = OneBroker("source")
-        target: Any = OneBroker("target")
+        source, target = (cast(Any, OneBroker(name)) for name in ("source", "target"))
         target.leaders = iter(self.target_leaders)
-        clusters: tuple[Cluster, Cluster] = (source, target)
         self.reads_committed = read_committed
         settings = SliceSettings("us->eu", 0, {}, {}, read_committed=read_committed)
-        return await Resumer(*clusters, settings, stage).resume(left(awaits_marker=awaits_marker))
+        return await Resumer(source, target, settings, stage).resume(left(awaits_marker=awaits_marker))
 
     async def _fetch(
         self, connection: str, _topic: object, _index: int, position: Any, limits: fetch_api.FetchLimits
@@ -152,10 +142,8 @@ class Site:
         if errors := self.errors.get(connection):
             return SimpleNamespace(error_code=errors.pop(0))
         if self.diverging is not None and connection == "source" and position[2] >= 0:
-            nothing = memoryview(b"")
-            return SimpleNamespace(
-                error_code=0, records=nothing, high_watermark=self.source_end, diverging=self.diverging
-            )
+            more = {"high_watermark": self.source_end, "diverging": self.diverging}
+            return SimpleNamespace(error_code=0, records=memoryview(b""), **more)
         self.fetched.append((connection, position[0]))
         if self.is_flaky:
             await asyncio.sleep(60)
@@ -222,6 +210,9 @@ async def test_a_target_that_stamps_its_records_is_compared_without_its_timestam
     assert (await site.resume()).plan.next_source_offset == 8
 
 
+OTHERS = "the source now has other records than arrived"
+
+
 def without(*offsets: int) -> list[bytes]:
     return [source_batch([row]) for row in ROWS if row[0] not in offsets]
 
@@ -229,19 +220,14 @@ def without(*offsets: int) -> list[bytes]:
 @pytest.mark.parametrize(
     ("source", "why"),
     [
-        (without(6), "the source now has other records than arrived"),  # compacted
-        (without(5), "the source now has other records than arrived"),
+        (without(6), OTHERS),  # compacted
+        (without(5), OTHERS),
         (without(*range(6, 13)), "the source has 2 records fewer there than arrived"),  # truncated
-        (
-            [*without(*range(6, 13)), source_batch([(6, 1006, b"other", b"v"), *ROWS[2:]])],
-            "the source now has other records",
-        ),
-        ([source_batch([(offset, 7, key, value) for offset, _, key, value in ROWS])], "the source now has other"),
+        ([*without(*range(6, 13)), source_batch([(6, 1006, b"other", b"v"), *ROWS[2:]])], OTHERS),
+        ([source_batch([(offset, 7, key, value) for offset, _, key, value in ROWS])], OTHERS),
     ],
 )
-async def test_a_source_that_has_changed_is_copied_from_the_stored_position(
-    site: Site, source: list[bytes], why: str
-) -> None:
+async def test_a_changed_source_is_copied_from_the_stored_position(site: Site, source: list[bytes], why: str) -> None:
     site.copied(ROWS[:3])
     site.source = source
     found = await site.resume()
@@ -257,10 +243,8 @@ async def test_a_source_that_lost_its_beginning_proves_nothing_though_it_goes_on
     site.copied(alike[:2])
     site.source, site.source_start = [source_batch(alike[2:])], 7
     found = await site.resume()
-    assert (found.plan.next_source_offset, found.fallback) == (
-        START,
-        "the source has 2 records fewer there than arrived",
-    )
+    assert found.plan.next_source_offset == START
+    assert found.fallback == "the source has 2 records fewer there than arrived"
 
 
 async def test_a_source_that_has_another_log_before_the_stored_offset_proves_nothing(site: Site) -> None:
@@ -360,9 +344,7 @@ def test_a_leader_that_shows_nothing_more_is_given_time(site: Site, monkeypatch:
     assert seconds == pytest.approx(0.5)
 
 
-async def test_a_log_that_never_shows_the_marker_waits_for_a_later_takeover(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_log_that_never_shows_the_marker_waits_for_later(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resume, "_PATIENCE_S", 0.02)
     site.copied(ROWS[:3])
     site.source = [source_batch(ROWS)]

@@ -20,6 +20,7 @@ from connectors.dataplane.slice import LeaseOver, Slice
 from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
 from connectors.transforms.smt_chain import Outcome
 from tests.kit import logs as kit
+from tests.kit.answers import put
 from tests.kit.logs import plan, source_batch
 
 
@@ -131,9 +132,7 @@ async def test_a_drain_takes_as_long_as_the_target_answers(monkeypatch: pytest.M
     assert wire.said[-1] == {"type": "done", "unclean": [["t", 3]]}
 
 
-async def test_a_drain_by_key_takes_as_long_as_batches_of_its_round_are_acknowledged(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_drain_by_key_takes_until_batches_of_its_round_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 1000.0
     monkeypatch.setattr(dataplane_slice, "time", SimpleNamespace(monotonic=lambda: now_s))
     monkeypatch.setattr(dataplane_slice, "_DRAIN_LOOK_S", 0.001)
@@ -143,19 +142,12 @@ async def test_a_drain_by_key_takes_as_long_as_batches_of_its_round_are_acknowle
         await answers.acquire()
 
     sender = SimpleNamespace(batches=lambda _, share: [[one] for one in share], send=send)
-    copy = SimpleNamespace(
-        settings=SimpleNamespace(skip_refused=False),
-        sender=sender,
-        on_round=lambda: None,
-        consumer=SimpleNamespace(highwater=lambda _: 3),
-    )
+    settings, consumer = SimpleNamespace(skip_refused=False), SimpleNamespace(highwater=lambda _: 3)
+    copy = SimpleNamespace(settings=settings, sender=sender, on_round=lambda: None, consumer=consumer)
     keyed = KeyedPartition(plan("t"), cast(Any, copy))
     records = [SimpleNamespace(offset=offset, timestamp=1, key=b"k", value=b"v") for offset in range(3)]
 
-    async def shared_out(_: object) -> tuple[Any, None]:
-        return {pair: records}, None
-
-    monkeypatch.setattr(keyed, "_shared_out", shared_out)
+    put(monkeypatch, keyed, _shared_out=({pair: records}, None))
     slice_ = Slice(cast(Link, wire))
     slice_._keyed = [keyed]
     copying = asyncio.create_task(keyed._round(records, 3))
@@ -182,9 +174,7 @@ async def test_the_lease_is_answered_during_a_drain(monkeypatch: pytest.MonkeyPa
     assert wire.said[-1]["unclean"] == [["t", 0]]
 
 
-async def test_a_lease_that_ran_out_is_not_renewed_by_what_a_slice_reads_when_it_thaws(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_lease_that_ran_out_is_not_renewed_when_a_slice_thaws(monkeypatch: pytest.MonkeyPatch) -> None:
     wire = Wire()
     slice_ = Slice(cast(Link, wire))
     now_s = 1000.0
@@ -202,9 +192,7 @@ async def test_a_lease_that_ran_out_is_not_renewed_by_what_a_slice_reads_when_it
     assert [message["type"] for message in wire.said] == ["alive"]
 
 
-async def test_an_error_that_nobody_expected_is_told_as_a_defect_with_its_place(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_unexpected_error_is_told_as_a_defect_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     async def spoilt(*_: object) -> None:
         raise TypeError("spoilt")
 

@@ -24,11 +24,12 @@ from connectors.dataplane.fetch_loop import FetchLoop
 from connectors.dataplane.leader_connections import Leaders
 from connectors.dataplane.source_reader import SourceReader
 from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
+from tests.kit.answers import answers, fails
 from tests.kit.logs import source_batch
 from tests.kit.members import until
 from tests.kit.quotas import Mutable
 
-SETTINGS = SliceSettings("us->eu", 0, {"password": "s3cret"}, {"password": "s3cret"})
+SETTINGS = SliceSettings("us->eu", 0, {}, {})
 REAL_SLEEP = asyncio.sleep
 LIMITS = fetch_api.FetchLimits(0, 1, 1024, 1024, fetch_api.READ_UNCOMMITTED)
 
@@ -44,34 +45,40 @@ def fetched(records: bytes, error_code: int = 0) -> fetch_produce.FetchedPartiti
     return fetch_produce.FetchedPartition(b"t", 0, error_code, 9, 9, 0, (), -1, view, None, None)
 
 
+def answer_of(offsets: Sequence[int], **changed: Any) -> fetch_produce.FetchAnswer:
+    row = fetched(source_batch(offsets) if offsets else b"")
+    return fetch_produce.FetchAnswer(0, 0, 1, [row._replace(topic=fetch_produce.topic_name_key("t"), **changed)])
+
+
 def unexpected(error: BaseException) -> None:
     raise error
 
 
-class Refusing:
-    """A cluster that answers every question with the same error."""
+def cluster_of(**calls: Any) -> Any:
+    return SimpleNamespace(leader_epochs=LeaderEpochs("cluster"), **calls)
 
-    def __init__(self, error: Exception) -> None:
-        self.leader_epochs = LeaderEpochs("cluster")
-        self._error = error
 
-    async def metadata(self, _: object) -> None:
-        raise self._error
+def reading(cluster: Any = None, settings: SliceSettings = SETTINGS, **given: Any) -> SourceReader:
+    return SourceReader(cluster, settings, lambda _: None, unexpected, **given)
+
+
+def alone(**given: Any) -> tuple[SourceReader, FetchLoop, PartitionCopier]:
+    """A reader, one of its loops, and a partition that is in no loop yet."""
+    reader = reading(**given)
+    return reader, FetchLoop(reader, cast(Cluster, None), SETTINGS, 1), copier()
 
 
 async def test_what_trying_again_does_not_heal_ends_the_slice() -> None:
     failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
     refused = PermanentError("DESCRIBE is missing")
-    reader = SourceReader(cast(Cluster, Refusing(refused)), SETTINGS, lambda _: None, failure.set_result)
+    reader = SourceReader(cluster_of(metadata=fails(refused)), SETTINGS, lambda _: None, failure.set_result)
     reader.start([copier()], Leaders(ClusterMetadata(None, -1, {}, {})))
     assert await asyncio.wait_for(failure, 60) is refused
     await reader.stop()
 
 
 async def test_a_batch_that_does_not_open_stops_its_partition_only() -> None:
-    reader = SourceReader(cast(Cluster, None), SETTINGS, lambda _: None, unexpected)
-    loop = FetchLoop(reader, cast(Cluster, None), SETTINGS, 1)
-    machine = copier()
+    _, loop, machine = alone()
     torn = source_batch([0, 2], attributes=4)  # says zstd, and is not: found on opening it for its gap
     loop.add(machine, 0)
     answer = fetched(source_batch([0]) + torn)
@@ -83,8 +90,7 @@ async def test_a_batch_that_does_not_open_stops_its_partition_only() -> None:
 
 def test_a_stopped_partition_takes_no_room_from_the_others() -> None:
     machine = copier()
-    settings = SliceSettings("us->eu", 0, {}, {}, buffer_bytes=10)
-    reader = SourceReader(cast(Cluster, None), settings, lambda _: None, unexpected)
+    reader = reading(settings=SliceSettings("us->eu", 0, {}, {}, buffer_bytes=10))
     machine.take(memoryview(bytearray(source_batch(range(3)))))
     reader.took([machine])
     assert not reader.has_room()
@@ -93,8 +99,7 @@ def test_a_stopped_partition_takes_no_room_from_the_others() -> None:
 
 
 def test_partitions_that_cannot_send_leave_the_others_their_room() -> None:
-    settings = SliceSettings("us->eu", 0, {}, {}, buffer_bytes=1000)
-    reader = SourceReader(cast(Cluster, None), settings, lambda _: None, unexpected)
+    reader = reading(settings=SliceSettings("us->eu", 0, {}, {}, buffer_bytes=1000))
     stuck = [copier() for _ in range(60)]
     for machine in stuck:
         machine.take(memoryview(bytearray(source_batch(range(3)) + source_batch(range(3, 6)))))
@@ -111,8 +116,7 @@ def test_partitions_that_cannot_send_leave_the_others_their_room() -> None:
 
 
 def test_what_partitions_that_cannot_send_hold_takes_no_room_from_the_others() -> None:
-    settings = SliceSettings("us->eu", 0, {}, {}, buffer_bytes=1000)
-    reader = SourceReader(cast(Cluster, None), settings, lambda _: None, unexpected)
+    reader = reading(settings=SliceSettings("us->eu", 0, {}, {}, buffer_bytes=1000))
     stuck, busy = copier(0), copier(1)
     for machine, most in ((stuck, 800), (busy, 1000)):
         while machine.held_bytes < most and reader.has_room():
@@ -139,7 +143,7 @@ async def test_a_leader_of_an_epoch_before_what_was_copied_is_not_read() -> None
 
     plan = PartitionPlan(pair, topic_id, pair, None, 9, 5, 0, 0, pipelined=False)
     machine = PartitionCopier(plan, ProducerIdAndEpoch(7, 0), read_committed=False)
-    reader = SourceReader(cast(Cluster, Known()), SETTINGS, lambda _: None, unexpected)
+    reader = reading(Known())
     reader.start([machine], Leaders(former))
     async with asyncio.timeout(60):
         await asked.wait()
@@ -152,14 +156,8 @@ async def test_a_leader_of_an_epoch_before_what_was_copied_is_not_read() -> None
 async def test_an_answer_behind_what_was_given_back_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its batches would follow a gap."""
     held = Held()
-
-    async def fetch(*_: object) -> fetch_produce.FetchAnswer:
-        held.asked.set()
-        return await held.answer
-
-    monkeypatch.setattr(fetch_api, "fetch", fetch)
-    reader = SourceReader(cast(Cluster, None), SETTINGS, lambda _: None, unexpected)
-    loop, machine = FetchLoop(reader, cast(Cluster, None), SETTINGS, 1), copier()
+    monkeypatch.setattr(fetch_api, "fetch", held.fetch)
+    _, loop, machine = alone()
     machine.take(memoryview(bytearray(source_batch(range(3)))))
     loop.add(machine, 0)
     fetching = asyncio.create_task(loop._fetch(cast(Connection, held), 12))
@@ -167,38 +165,21 @@ async def test_an_answer_behind_what_was_given_back_is_not_taken(monkeypatch: py
     machine.faulted = True
     machine.give_back(0)
     machine.settle({})
-    held.answer.set_result(
-        fetch_produce.FetchAnswer(
-            0, 0, 1, [fetched(source_batch(range(3, 6)))._replace(topic=fetch_produce.topic_name_key("t"))]
-        )
-    )
+    held.answer.set_result(answer_of(range(3, 6)))
     await fetching
     assert (machine.fetch_offset, machine.has_unsent) == (0, False)
     assert [*loop._session.request().partitions.values()] == [(0, 0, -1)]
 
 
 @pytest.mark.parametrize("has_begun", [True, False])
-async def test_at_an_end_an_answer_that_has_begun_to_arrive_is_taken(
-    monkeypatch: pytest.MonkeyPatch, has_begun: bool
-) -> None:
+async def test_at_an_end_an_answer_under_way_is_taken(monkeypatch: pytest.MonkeyPatch, has_begun: bool) -> None:
     """On a link of 0.1 MB/s it took seconds, and would have to come again. A long poll without records is not waited
     for."""
     held = Held()
     connection = Mutable(is_receiving=has_begun)
-    asked = 0
-
-    async def fetch(*_: object) -> fetch_produce.FetchAnswer:
-        nonlocal asked
-        asked += 1
-        held.asked.set()
-        return await held.answer
-
-    async def connect(*_: object) -> object:
-        return connection
-
-    monkeypatch.setattr(fetch_api, "fetch", fetch)
+    monkeypatch.setattr(fetch_api, "fetch", held.fetch)
     monkeypatch.setattr(fetch_api, "fetch_version", lambda *_: 12)
-    cluster = cast(Cluster, SimpleNamespace(connection=connect, leader_epochs=LeaderEpochs("cluster")))
+    cluster = cluster_of(connection=answers(connection))
     taken: list[PartitionCopier] = []
     reader = SourceReader(cluster, SETTINGS, taken.extend, unexpected)
     row = PartitionMetadata(1, 0, (1,), 0)
@@ -210,14 +191,10 @@ async def test_at_an_end_an_answer_that_has_begun_to_arrive_is_taken(
         await asyncio.sleep(0.1)
         assert not finishing.done()
         connection.is_receiving = False
-        held.answer.set_result(
-            fetch_produce.FetchAnswer(
-                0, 0, 1, [fetched(source_batch(range(3)))._replace(topic=fetch_produce.topic_name_key("t"))]
-            )
-        )
+        held.answer.set_result(answer_of(range(3)))
     assert await asyncio.wait_for(finishing, 60) is has_begun
     assert len(taken) == has_begun
-    assert asked == 1, "nothing more is fetched"
+    assert held.fetches == 1, "nothing more is fetched"
     await reader.stop()
 
 
@@ -239,7 +216,7 @@ async def test_a_fetch_waits_longer_for_partitions_that_cannot_send(monkeypatch:
 
     monkeypatch.setattr(fetch_api, "fetch", fetch)
     settings = SliceSettings("us->eu", 0, {}, {}, partition_max_bytes=1)
-    reader = SourceReader(cast(Cluster, None), settings, lambda _: None, unexpected)
+    reader = reading(settings=settings)
     loop, full, idle = FetchLoop(reader, cast(Cluster, None), settings, 1), copier(), copier()
     full.take(memoryview(bytearray(source_batch(range(3)))))
     loop.add(full, 0)
@@ -270,13 +247,7 @@ async def test_what_arrives_record_by_record_is_fetched_as_fast_as_the_target_an
         fetches += 1
         if fetches > 1:
             await asyncio.Event().wait()
-        row = fetched(source_batch(range(records)) if records else b"")
-        return fetch_produce.FetchAnswer(
-            0, 0, 1, [row._replace(topic=fetch_produce.topic_name_key("t"), high_watermark=end)]
-        )
-
-    async def connect(*_: object) -> object:
-        return Mutable()
+        return answer_of(range(records), high_watermark=end)
 
     async def sleep(delay_s: float) -> None:
         slept_s.append(delay_s)
@@ -284,8 +255,8 @@ async def test_what_arrives_record_by_record_is_fetched_as_fast_as_the_target_an
     monkeypatch.setattr(fetch_api, "fetch", fetch)
     monkeypatch.setattr(fetch_api, "fetch_version", lambda *_: 12)
     monkeypatch.setattr("connectors.dataplane.fetch_loop.asyncio.sleep", sleep)
-    cluster = cast(Cluster, SimpleNamespace(connection=connect, leader_epochs=LeaderEpochs("cluster")))
-    reader = SourceReader(cluster, SETTINGS, lambda _: None, unexpected, answer_s=lambda: answer_s)
+    cluster = cluster_of(connection=answers(Mutable()))
+    reader = reading(cluster, answer_s=lambda: answer_s)
     loop = FetchLoop(reader, cluster, SETTINGS, 1)
     loop.add(copier(), 0)
     async with asyncio.timeout(60), Scope("fetch") as scope:
@@ -297,9 +268,9 @@ async def test_what_arrives_record_by_record_is_fetched_as_fast_as_the_target_an
 
 @pytest.mark.parametrize(("partitions", "fetched", "held"), [(1, 8, 16), (2, 8, 12), (8, 3, 3), (100, 1, 1)])
 def test_few_partitions_are_fetched_before_what_they_hold_is_sent(partitions: int, fetched: int, held: int) -> None:
-    settings, mib = SliceSettings("us->eu", 0, {}, {}), 1 << 20
-    assert settings.partition_fetch_bytes(partitions) == fetched * mib
-    assert settings.partition_held_bytes(partitions) == held * mib
+    mib = 1 << 20
+    assert SETTINGS.partition_fetch_bytes(partitions) == fetched * mib
+    assert SETTINGS.partition_held_bytes(partitions) == held * mib
 
 
 async def test_a_fetch_asks_for_what_arrives_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,8 +287,7 @@ async def test_a_fetch_asks_for_what_arrives_within_seconds(monkeypatch: pytest.
 
     monkeypatch.setattr(fetch_api, "fetch", fetch)
     monkeypatch.setattr(fetch_api, "encode_fetch", encoded)
-    reader = SourceReader(cast(Cluster, None), SETTINGS, lambda _: None, unexpected, clock=lambda: now_s)
-    loop = FetchLoop(reader, cast(Cluster, None), SETTINGS, 1)
+    _, loop, _ = alone(clock=lambda: now_s)
     for _ in range(5):
         await loop._fetch(cast(Connection, Held()), 12)
     assert asked == [512 * 1024] * 5
@@ -354,8 +324,7 @@ async def test_partitions_of_a_distant_broker_are_read_over_several_connections(
     monkeypatch.setattr(fetch_api, "fetch", fetch)
     monkeypatch.setattr(fetch_api, "encode_fetch", encoded)
     monkeypatch.setattr(fetch_api, "fetch_version", lambda *_: 12)
-    cluster = cast(Cluster, SimpleNamespace(connection=connect, leader_epochs=LeaderEpochs("cluster")))
-    reader = SourceReader(cluster, SETTINGS, lambda _: None, unexpected)
+    reader = reading(cluster_of(connection=connect))
     rows = {partition: PartitionMetadata(1, 0, (1,), 0) for partition in each}
     reader.start(each.values(), Leaders(ClusterMetadata(None, 1, {}, {"t": TopicMetadata("t", None, 0, rows)})))
     async with asyncio.timeout(60):
@@ -405,10 +374,6 @@ async def test_a_refused_fetch_is_an_error_that_says_so() -> None:
         await fetch_one(Broker(answer(error_code=56)))
 
 
-def test_no_secret_is_in_the_settings_text() -> None:
-    assert "s3cret" not in repr(SETTINGS)
-
-
 class Held(Mutable):
     """A connection whose one answer is given by hand."""
 
@@ -417,15 +382,19 @@ class Held(Mutable):
         self.versions = {1: (0, 12)}
         self.asked = asyncio.Event()
         self.answer: asyncio.Future[fetch_produce.FetchAnswer] = asyncio.get_running_loop().create_future()
+        self.fetches = 0
+
+    async def fetch(self, *_: object) -> fetch_produce.FetchAnswer:
+        self.fetches += 1
+        self.asked.set()
+        return await self.answer
 
 
 class Slow(PartitionCopier):
     """Takes three batches of a fetch, for 20 ms each by the stage's clock."""
 
     def __init__(self, stage: Turns, partition: int) -> None:
-        pair = TopicPartition("t", partition)
-        plan = PartitionPlan(pair, None, pair, None, 0, -1, 0, 0, pipelined=False)
-        super().__init__(plan, ProducerIdAndEpoch(7, 0), read_committed=False)
+        super().__init__(copier(partition).plan, ProducerIdAndEpoch(7, 0), read_committed=False)
         self._stage = stage
         self.steps = 0
         self.kept = memoryview(b"")
@@ -449,7 +418,7 @@ class Turns:
     def __init__(self) -> None:
         self.now_s = 0.0
         settings = SliceSettings("us->eu", 0, {}, {}, buffer_bytes=10)
-        self.reader = SourceReader(cast(Cluster, None), settings, lambda _: None, unexpected, clock=lambda: self.now_s)
+        self.reader = reading(settings=settings, clock=lambda: self.now_s)
         self.loop = FetchLoop(self.reader, cast(Cluster, None), settings, 1)
         self.copiers = [Slow(self, partition) for partition in range(3)]
         for one in self.copiers:
@@ -514,38 +483,31 @@ async def test_a_small_part_of_an_answer_does_not_keep_all_of_it() -> None:
     assert sizes == [99, 2099, 2099]
 
 
-def answered(code: int) -> fetch_produce.FetchedPartition:
-    return fetched(b"", code)
-
-
 def test_damage_that_the_broker_found_stops_its_partition_after_three_tries() -> None:
-    reader = SourceReader(cast(Cluster, None), SETTINGS, lambda _: None, unexpected)
-    loop, machine = FetchLoop(reader, cast(Cluster, None), SETTINGS, 1), copier()
+    reader, loop, machine = alone()
     loop.add(machine, 0)
     for _ in range(2):
-        assert not loop._take(machine, answered(2))
+        assert not loop._take(machine, fetched(b"", 2))
         assert not machine.stopped
         assert machine in reader._unplaced, "and read from its leader of a moment later"
         loop.add(machine, 0)
-    loop._take(machine, answered(2))
+    loop._take(machine, fetched(b"", 2))
     assert machine.stopped_error == "source-corrupt"
     assert "source offset 0 is damaged (CORRUPT_MESSAGE)" in machine.stopped_reason
 
 
 def test_what_a_broker_has_no_code_for_is_asked_again() -> None:
-    reader = SourceReader(cast(Cluster, None), SETTINGS, lambda _: None, unexpected)
-    loop, machine = FetchLoop(reader, cast(Cluster, None), SETTINGS, 1), copier()
+    reader, loop, machine = alone()
     for _ in range(50):
         loop.add(machine, 0)
-        loop._take(machine, answered(-1))
+        loop._take(machine, fetched(b"", -1))
         assert machine not in loop._placed
     assert not machine.stopped
     assert machine in reader._unplaced
 
 
 def test_too_little_memory_says_nothing_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = SourceReader(cast(Cluster, None), SETTINGS, lambda _: None, unexpected)
-    loop, machine = FetchLoop(reader, cast(Cluster, None), SETTINGS, 1), copier()
+    _, loop, machine = alone()
     loop.add(machine, 0)
 
     def cut(*_: object, **__: object) -> None:
@@ -558,7 +520,7 @@ def test_too_little_memory_says_nothing_of_a_batch(monkeypatch: pytest.MonkeyPat
 
 
 def test_nothing_is_fetched_while_the_worker_cannot_store_positions() -> None:
-    reader = SourceReader(cast(Cluster, None), SETTINGS, lambda _: None, unexpected)
+    reader = reading()
     assert reader.has_room()
     reader.hold(is_held=True)
     assert not reader.has_room()
@@ -566,24 +528,12 @@ def test_nothing_is_fetched_while_the_worker_cannot_store_positions() -> None:
     assert reader.has_room()
 
 
-async def test_partitions_without_a_leader_are_one_cause_for_all_slices(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_missing_leaders_are_one_cause(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr("connectors.dataplane.source_reader._RETRY_S", 0.001)
     topic = TopicMetadata("t", None, 0, {index: PartitionMetadata(-1, 0, (), 5) for index in range(5)})
-
-    class Leaderless:
-        leader_epochs = LeaderEpochs("cluster")
-
-        async def metadata(self, _: object) -> ClusterMetadata:
-            return ClusterMetadata(None, -1, {}, {"t": topic})
-
-    readers = [
-        SourceReader(
-            cast(Cluster, Leaderless()), SliceSettings(flow, 0, {}, {}, source_alias="us"), lambda _: None, unexpected
-        )
-        for flow in ("us->eu", "us->asia")
-    ]
+    nobody = cluster_of(metadata=answers(ClusterMetadata(None, -1, {}, {"t": topic})))
+    of_flows = [SliceSettings(flow, 0, {}, {}, source_alias="us") for flow in ("us->eu", "us->asia")]
+    readers = [reading(nobody, settings) for settings in of_flows]
     causes = Causes()
     for number, reader in enumerate(readers):
         reader.start([copier(partition) for partition in range(number, 5)], Leaders(ClusterMetadata(None, -1, {}, {})))

@@ -20,6 +20,7 @@ from connectors.transforms.smt_chain import Outcome, Untransformable
 from tests.kit.logs import plan
 
 PLAN = plan()
+Half = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def records(*values: bytes | None) -> list[Record]:
@@ -31,24 +32,13 @@ def evaluated(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         values = batch.column("value").to_pylist()
         unfit = [value == b"bad" for value in values]
-        yield pa.RecordBatch.from_pydict(
-            {
-                "__row": batch.column("__row"),
-                "__note": batch.column("__note"),
-                "__unfit": pa.array(unfit),
-                "__keep": pa.array(
-                    [None if bad else value != b"drop" for bad, value in zip(unfit, values, strict=True)]
-                ),
-                "value": pa.array([value and value.upper() for value in values], pa.binary()),
-            }
-        )
+        keep = [None if bad else value != b"drop" for bad, value in zip(unfit, values, strict=True)]
+        raised = pa.array([value and value.upper() for value in values], pa.binary())
+        own = {name: batch.column(name) for name in ("__row", "__note")}
+        yield pa.RecordBatch.from_pydict(own | {"__unfit": pa.array(unfit), "__keep": pa.array(keep), "value": raised})
 
 
-def through(
-    *calls: list[Record],
-    asked: PartitionPlan = PLAN,
-    spark: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]] = evaluated,
-) -> list[Outcome]:
+def through(*calls: list[Record], asked: PartitionPlan = PLAN, spark: Half = evaluated) -> list[Outcome]:
     """What becomes of these, given one call after the other without waiting."""
     found: list[Outcome] = []
 
@@ -82,14 +72,12 @@ def test_a_query_sends_records_to_us_to_others_or_nowhere() -> None:
     one = records(b"errors", b"orders", None, b"audit", b"drop", b"bad")
     (found,) = through(one, asked=ways, spark=sent)
     assert found[:3] == [one[0]._replace(value=b"ERRORS"), None, None]
-    assert found[3] == Untransformable(
-        "transform.sql sends it to audit, which neither transform.topic nor transform.other.topics stands for", True
-    )
+    neither = "transform.sql sends it to audit, which neither transform.topic nor transform.other.topics stands for"
+    assert isinstance(found[3], Untransformable) and found[3] == Untransformable(neither, True)
     assert found[4] is None and isinstance(found[5], Untransformable) and not found[5].stops
     long, no_text = through(records(b"a" * 250, b"\xff"), asked=ways, spark=sent)[0]
-    assert (
-        long == no_text == Untransformable(str(found[3].reason).replace("to audit", "to an invalid topic name"), True)
-    )
+    reason = found[3].reason.replace("to audit", "to an invalid topic name")
+    assert long == no_text == Untransformable(reason, True)
     (usual,) = through(one[:3], spark=sent)
     assert isinstance(usual[0], Untransformable) and usual[1:] == [one[1]._replace(value=b"ORDERS"), one[2]]
 

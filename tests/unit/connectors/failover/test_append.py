@@ -34,9 +34,8 @@ class Killed(BaseException):
 
 
 def record(offset: int, value: bytes = VALUE, headers: Sequence[tuple[str, bytes]] = ()) -> Any:
-    return SimpleNamespace(
-        offset=offset, key=None, value=value, timestamp=offset, timestamp_type=0, headers=tuple(headers)
-    )
+    times = {"timestamp": offset, "timestamp_type": 0}
+    return SimpleNamespace(offset=offset, key=None, value=value, headers=tuple(headers), **times)
 
 
 class Broker:
@@ -95,9 +94,7 @@ class Held:
 def site() -> Any:
     flow = SimpleNamespace(flow="us->eu", source_alias="us", target_alias="eu", map_topic="map", name="m",
                            changing_key="", enabled=False, policy=DefaultReplicationPolicy())  # fmt: skip
-    back = SimpleNamespace(
-        flow="eu->us", map_topic="map", name="m", should_mirror=lambda _: True, remote_topic=lambda topic: topic
-    )
+    back = SimpleNamespace(flow="eu->us", map_topic="map", name="m", should_mirror=lambda _: True, remote_topic=str)
     return SimpleNamespace(flow=flow, back=back, source="us", target=None)
 
 
@@ -134,13 +131,9 @@ async def run(
     async def cleaned(_: Any, topics: set[str]) -> set[str]:
         return topics & {*compacted}
 
-    for name, fake in (
-        ("read_ranges", read),
-        ("find", find),
-        ("perhaps_compacted", cleaned),
-        ("TransactionalWriter", broker.writer),
-    ):
+    for name, fake in (("read_ranges", read), ("find", find), ("perhaps_compacted", cleaned)):
         monkeypatch.setattr(unreplicated, name, fake)
+    monkeypatch.setattr(unreplicated, "TransactionalWriter", broker.writer)
     put(monkeypatch, unreplicated, max_message_bytes=320, why_running="", copied_ends={}, stored=broker.marks)
     lease_held: Any = held or Held()
     return await unreplicated.append_all(site, lease_held, None, report)
@@ -180,9 +173,8 @@ async def test_nothing_is_appended_behind_a_batch_that_is_refused(monkeypatch: p
 
 async def test_a_commit_without_an_answer_is_not_made_twice(monkeypatch: pytest.MonkeyPatch, site: Any) -> None:
     broker = Broker("lost")
-    with pytest.raises(
-        PermanentError, match=r"may be missing on orders-0: its commit was not answered.*run this again"
-    ):
+    said = "may be missing on orders-0: its commit was not answered.*run this again"
+    with pytest.raises(PermanentError, match=said):
         await run(monkeypatch, site, broker, TEN)
     assert (await run(monkeypatch, site, broker, TEN)).records == 7
     assert broker.log == IN_BATCHES
@@ -208,9 +200,6 @@ async def test_each_record_says_where_it_came_from(monkeypatch: pytest.MonkeyPat
     (one,) = broker.records
     assert one.headers == (("é", b"1"), (HEADER, b"us/orders-0@20"), (TOPIC_HEADER, str(HERE).encode()))
     assert (one.partition, one.timestamp_ms) == (0, 20)
-
-
-# -- what is not appended, and does not hold up others -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -268,8 +257,6 @@ async def test_nothing_is_appended_beside_a_flow_that_runs(monkeypatch: pytest.M
         await unreplicated.append_all(site, held, None, print)
 
 
-# -- marks -------------------------------------------------------------------------------------------------------------
-
 MARK = Mark("orders", 29)
 
 
@@ -283,8 +270,6 @@ async def test_marks_lie_beside_the_lease_each_by_itself(monkeypatch: pytest.Mon
     with pytest.raises(PermanentError, match="another version"):
         await unreplicated.read_marks(site)
 
-
-# -- the command -------------------------------------------------------------------------------------------------------
 
 ONE = Unreplicated(UnreplicatedRecords("orders", 0, 20, 29, 10), ((20, 30),), ORDERS, MARK)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,6 +18,7 @@ from connectors.failover.execute import Rehearsal
 from connectors.failover.plan import FailoverOptions, plan
 from connectors.failover.snapshot import GroupMove, Groups, How, LastKnown, Snapshot
 from connectors.flow_progress import FlowLag, PartitionLag
+from tests.kit.answers import answers, fails
 from tests.kit.virtual_time import run
 
 MOVE = GroupMove("readers", ("orders", 0), 40, ("us.orders", 0), None, "", 37, "", How.EXACT)
@@ -28,27 +29,20 @@ def test_what_a_cluster_does_not_answer_by_its_deadline_is_named_and_holds_up_no
         await asyncio.Event().wait()
         return 1
 
-    async def answers() -> int:
-        return 2
-
     async def look() -> tuple[list[int], list[str], float]:
         clock = asyncio.get_running_loop().time
         began_s = clock()
         async with Scope("look") as scope:
             looks = collect_snapshot._Looks(scope, "us or eu")
-            tasks = [
-                looks.begin("lag", never(), 0, "us"),
-                looks.begin("groups", never(), 0),
-                looks.begin("x", answers(), 0),
-            ]
-            found = [await one for one in tasks]
+            asked = (("lag", never(), 0, "us"), ("groups", never(), 0), ("x", answers(2)(), 0))
+            found = [await one for one in [looks.begin(*each) for each in asked]]
         return found, looks.obstacles, clock() - began_s
 
     found, unknown, took_s = run(look())
     assert (found, took_s) == ([0, 0, 2], collect_snapshot.DEADLINE_S)
+    silent = {"lag": "us", "groups": "us or eu"}
     assert unknown == [
-        "lag could not be read: cluster us did not answer within 60 s",
-        "groups could not be read: cluster us or eu did not answer within 60 s",
+        f"{one} could not be read: cluster {name} did not answer within 60 s" for one, name in silent.items()
     ]
 
 
@@ -60,11 +54,10 @@ def test_a_leader_that_is_slow_keeps_no_other_from_being_asked(monkeypatch: pyte
             raise RetriableError("it refuses")
         return dict.fromkeys(led, 7), {}
 
-    async def metadata(_: Any) -> Any:
-        return SimpleNamespace(leader=lambda _, index: index if index < 4 else None)
-
     monkeypatch.setattr(offsets, "_ask_leader", ask)
-    cluster: Any = SimpleNamespace(metadata=metadata)
+    cluster: Any = SimpleNamespace(
+        metadata=answers(SimpleNamespace(leader=lambda _, index: index if index < 4 else None))
+    )
     places = [("orders", index) for index in range(1, 5)]
     found, missing = run(known_offsets(cluster, places, LATEST, leader_s=10))
     assert found == {("orders", 3): 7}
@@ -73,9 +66,6 @@ def test_a_leader_that_is_slow_keeps_no_other_from_being_asked(monkeypatch: pyte
         ("orders", 2): "it refuses",
         ("orders", 4): "orders-4 has no leader now",
     }
-
-
-# -- what is printed --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -93,18 +83,15 @@ def test_the_last_known_lag_of_a_source_that_is_gone_is_told_with_its_age(
     known: LastKnown, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("connect.cli.commands.failover_view.wall_ms", lambda: 1_000_000)
-    snapshot = Snapshot(
-        "us", "eu", is_gone=True, copied_until_ms=960_000, last_known=known, groups=Groups(("readers",))
-    )
+    groups = Groups(("readers",))
+    snapshot = Snapshot("us", "eu", is_gone=True, copied_until_ms=960_000, last_known=known, groups=groups)
     show_plan(plan(snapshot, FailoverOptions()), everything=False)
     said = capsys.readouterr().out
     assert "copied until 1970-01-01 00:16:00 UTC (40 s ago), by the last mirrored heartbeat of us" in said
     assert f"last known lag{words}" in said
 
 
-def test_a_rehearsal_tells_what_it_measured_from_what_it_estimates(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rehearsal_marks_its_estimates(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     asked: list[str] = []
 
     async def ask(_: Any, group: str) -> None:
@@ -140,13 +127,10 @@ async def test_what_only_the_source_has_is_named_and_what_is_hidden_too(monkeypa
 
         return look
 
-    async def refused(_: Any) -> set[str]:
-        raise PermanentError("not allowed")
-
     looks = {
         "SCRAM users": has({f"user{number}" for number in range(7)} | {"both"}, {"both"}),
         "quotas": has({"user ann"}, {"user ann", "user bob"}),
-        "ACLs": refused,
+        "ACLs": fails(PermanentError("not allowed")),
     }
     monkeypatch.setattr(collect_snapshot, "_LOOKS", looks)
     clusters: Any = (us, eu)
@@ -164,8 +148,7 @@ async def test_transactional_ids_of_the_mirror_are_none_that_clients_need(monkey
         return {*ours, "heliograph-failover-eu->us", "payments", "eu-mm2000"} if cluster is us else set()
 
     monkeypatch.setattr(collect_snapshot, "_LOOKS", {"transactional ids": ids, "SCRAM users": ids})
-    here: Any = us
-    there: Any = eu
+    here, there = cast(Any, us), cast(Any, eu)
     said = await collect_snapshot.only_at_source(here, there, ("us-mm2", "eu-mm2"))
     assert said[0] == "only cluster us has these transactional ids: eu-mm2000, payments"
     assert "SCRAM users: connect-cluster-eu-mm2, eu-mm2-" in said[1], "a user is no id"

@@ -31,7 +31,7 @@ from connectors.flow_progress import FlowLag, lag_of
 from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
 from connectors.internal_topics import PartitionState
-from tests.kit.answers import answers, put
+from tests.kit.answers import answers, fails, put
 
 ORDERS = TopicPartition("orders", 0)
 POSITION = Position("orders", 0, None, 30, 4, "us.orders", 0, None, 37, "writer", 7, 0, 30)
@@ -43,13 +43,9 @@ def topic(name: str, *, error_code: int = 0) -> TopicMetadata:
 
 
 def site(**more: Any) -> Any:
-    flow = SimpleNamespace(
-        flow="us->eu", source_alias="us", target_alias="eu", should_mirror=lambda name: name != "excluded"
-    )
+    names = {"flow": "us->eu", "source_alias": "us", "target_alias": "eu"}
+    flow = SimpleNamespace(**names, should_mirror=lambda name: name != "excluded")
     return SimpleNamespace(flow=flow, target=SimpleNamespace(name="eu"), **more)
-
-
-# -- partitions ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -130,9 +126,6 @@ async def test_writers_do_not_wait_for_each_other_to_be_shut_out(monkeypatch: py
     assert len(said) == 3
 
 
-# -- flows -----------------------------------------------------------------------------------------------------
-
-
 class Control:
     start_command = "heliograph connectors resume Source --rest http://one:1/us/eu"
 
@@ -153,9 +146,12 @@ def behind_by(records: int) -> Behind:
     return Behind(FlowLag((lag_of("orders", 0, "us.orders", 30, 0, 30 + records, -1),)))
 
 
+TWO_WAYS = {"turned": lambda: SimpleNamespace(flow=SimpleNamespace(flow="eu->us"))}
+
+
 def arrange(monkeypatch: pytest.MonkeyPatch, records: int, due: list[StartBefore]) -> Any:
     put(monkeypatch, execute, behind=behind_by(records), copied_ends={}, starts_due=Due(due, [], {}))
-    return site(source="us", turned=lambda: SimpleNamespace(flow=SimpleNamespace(flow="eu->us")))
+    return site(source="us", **TWO_WAYS)
 
 
 @pytest.mark.parametrize(
@@ -180,16 +176,11 @@ async def test_a_stopped_flow_that_would_copy_back_is_left_stopped(monkeypatch: 
 
 
 @pytest.mark.parametrize(("records", "is_reported"), [(0, True), (5, False)])
-async def test_a_run_that_fails_behind_its_stop_says_that_the_flow_is_stopped(
-    monkeypatch: pytest.MonkeyPatch, records: int, is_reported: bool
-) -> None:
+async def test_a_failed_run_tells_of_its_stop(monkeypatch: pytest.MonkeyPatch, records: int, is_reported: bool) -> None:
     """One that finds something written meanwhile has started it again."""
 
-    async def fails(*_: Any) -> Any:
-        raise RetriableError("a broker does not answer")
-
     put(monkeypatch, execute, start_again=None, drain=None, stop_flow=None, behind=behind_by(records))
-    monkeypatch.setattr(execute, "copied_ends", fails)
+    monkeypatch.setattr(execute, "copied_ends", fails(RetriableError("a broker does not answer")))
     lease: Any = SimpleNamespace(check_not_lost=lambda: None, store=answers(None), record=SimpleNamespace(since_ms=0))
     journal = SimpleNamespace(run=FailoverRun("1", "us", "eu"), denied={"mail"})
     monkeypatch.setattr("connectors.failover.journal.Journal.begin", answers(journal))
@@ -230,21 +221,18 @@ async def test_a_failback_says_that_its_flow_is_stopped_and_what_starts_it(
         yield SimpleNamespace(store=answers(None))
 
     back, control, said = Control(), Control(), list[str]()
-    failback = failback_and_undo.Failback(two_ways(), FailoverOptions(lambda _: True), said.append, (control, back))
+    places = site(**TWO_WAYS)
+    failback = failback_and_undo.Failback(places, FailoverOptions(lambda _: True), said.append, (control, back))
     monkeypatch.setattr(failback_and_undo, "hold", hold)
-    monkeypatch.setattr(failback_and_undo, "read_runs", answers([]))
+    put(monkeypatch, failback_and_undo, read_runs=[])
     monkeypatch.setattr("connectors.failover.journal.Journal.begin", answers(None))
-    monkeypatch.setattr(failback, "_prepare", answers(keeps_names))
-    monkeypatch.setattr(failback._steps, "run_under", answers("done"))
+    put(monkeypatch, failback, _prepare=keeps_names)
+    put(monkeypatch, failback._steps, run_under="done")
     looked: Any = None
     await failback.run("failback", looked)
     assert (control.reported, back.reported) == (["resume"], ["resume"])
     words = "stays stopped, because topics keep their names" if keeps_names else f"to start it: {control.start_command}"
     assert said[-1].startswith("us->eu ") and words in said[-1]
-
-
-def two_ways() -> Any:
-    return site(turned=lambda: SimpleNamespace(flow=SimpleNamespace(flow="eu->us")))
 
 
 TOPICS = {"orders", "mail"}
@@ -309,9 +297,6 @@ def row(*values: str | None, error_code: int = 0) -> Any:
 async def test_a_setting_that_one_broker_may_have_counts(rows: list[Any], expected: bool | None) -> None:
     """A broker does not say what a setting of a plug-in is, only that it is set."""
 
-    async def metadata(_: Any) -> Any:
-        return SimpleNamespace(brokers=dict.fromkeys(range(len(rows))))
-
     async def connection(node: int) -> Any:
         async def call(request: Any) -> Any:
             (resource,) = request.resources
@@ -320,7 +305,9 @@ async def test_a_setting_that_one_broker_may_have_counts(rows: list[Any], expect
 
         return SimpleNamespace(call=call)
 
-    cluster: Any = SimpleNamespace(metadata=metadata, connection=connection)
+    cluster: Any = SimpleNamespace(
+        metadata=answers(SimpleNamespace(brokers=dict.fromkeys(range(len(rows))))), connection=connection
+    )
     assert await topic_admin.is_perhaps_true(cluster, "allow.everyone.if.no.acl.found") is expected
 
 
@@ -338,14 +325,11 @@ async def test_a_denied_topic_that_is_hidden_is_not_taken_for_copied(
 ) -> None:
     """One that was deleted since, or is mirrored no more, is in nobody's way."""
 
-    async def behind(*_: Any) -> Behind:
-        return Behind(FlowLag((lag_of("orders", 0, "us.orders", 30, 0, 30, -1),)))
-
     async def metadata(names: set[str]) -> Any:
         assert names == {"mail"}, "what is seen is not asked for"
         return SimpleNamespace(topics={"mail": TopicMetadata("mail", None, mail, {})})
 
-    monkeypatch.setattr(drain, "behind", behind)
+    put(monkeypatch, drain, behind=Behind(FlowLag((lag_of("orders", 0, "us.orders", 30, 0, 30, -1),))))
     monkeypatch.setattr(drain, "LagReader", lambda *_: None)
     monkeypatch.setattr(drain, "known_topics", partial(known_topics, for_s=0.0))
     flow = SimpleNamespace(flow="us->eu", source_alias="us", should_mirror=lambda name: is_taken or name != "mail")

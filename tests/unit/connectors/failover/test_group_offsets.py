@@ -126,9 +126,7 @@ async def test_groups_whose_state_a_mirror_cannot_carry_are_left_with_a_word(mon
 
 
 @pytest.mark.parametrize("accepts", [False, True])
-async def test_a_group_that_reads_a_third_clusters_topic_is_in_the_way_until_that_is_accepted(
-    monkeypatch: pytest.MonkeyPatch, accepts: bool
-) -> None:
+async def test_a_reader_of_a_third_cluster_has_to_be_accepted(monkeypatch: pytest.MonkeyPatch, accepts: bool) -> None:
     """It is named once, however many partitions the topic has, and moved in its other topics."""
 
     async def committed(cluster: str, *_: Any, stable: bool = False) -> dict[Any, Committed]:
@@ -196,9 +194,7 @@ async def test_a_place_that_the_target_has_deleted_is_told_and_never_skips_what_
 
 
 @pytest.mark.parametrize("at_ms", [None, 5])
-async def test_a_checkpoint_of_a_topic_that_is_gone_moves_nobody_and_is_in_nobody_s_way(
-    monkeypatch: pytest.MonkeyPatch, at_ms: int | None
-) -> None:
+async def test_a_checkpoint_of_a_deleted_topic_moves_nobody(monkeypatch: pytest.MonkeyPatch, at_ms: int | None) -> None:
     """A topic that may not be seen, or has no leader, is not gone."""
     topics = {
         "us.old": SimpleNamespace(error_code=3, exists=False, partitions={}),
@@ -236,9 +232,7 @@ async def test_a_checkpoint_of_a_topic_that_is_gone_moves_nobody_and_is_in_nobod
 
 
 @pytest.mark.parametrize(("refused", "stops"), [("orders", True), ("mail", False)])
-async def test_a_failback_starts_a_flow_anew_that_its_own_rule_has_stopped(
-    monkeypatch: pytest.MonkeyPatch, refused: str, stops: bool
-) -> None:
+async def test_failback_restarts_what_it_stopped(monkeypatch: pytest.MonkeyPatch, refused: str, stops: bool) -> None:
     done: list[str] = []
 
     def does(name: str, answer: Any = None) -> Any:
@@ -326,8 +320,7 @@ def eu(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     monkeypatch.setattr(group_offsets, "committed", committed)
     monkeypatch.setattr(group_offsets, "known_offsets", reported)
-    put(monkeypatch, group_offsets, list_groups={})
-    put(monkeypatch, group_offsets, read_live={})
+    put(monkeypatch, group_offsets, list_groups={}, read_live={})
     monkeypatch.setattr(offset_lookup, "known_offsets", reported)
     monkeypatch.setattr(GroupsLook, "_checkpoints", checkpoints)
     return SimpleNamespace(name="eu", metadata=metadata)
@@ -340,8 +333,7 @@ async def planned(eu: Any, at_ms: int | None, *named: str) -> Groups:
     flow = SimpleNamespace(map_topic="map", flow="us->eu", remote_topic=lambda topic: f"us.{topic}")
     site: Any = SimpleNamespace(flow=flow, target=eu)
     failover_options = FailoverOptions(named.__contains__, named=frozenset(named), at_ms=at_ms)
-    look = GroupsLook(site, failover_options, None, places)
-    return await look.groups()
+    return await GroupsLook(site, failover_options, None, places).groups()
 
 
 def places_of(found: Groups) -> dict[tuple[str, tuple[str, int]], int]:
@@ -375,27 +367,19 @@ async def test_what_no_checkpoint_tells_of_is_named(eu: Any) -> None:
     found = await planned(eu, None, "readers", "moved")
     assert [one.target for one in found.moves] == [("us.orders", 0)]
     reported = {one.group: one for one in found.findings}
-    assert (
-        "no checkpoint of us.mail-0, us.orders-1: it begins there by its auto.offset.reset" in reported["readers"].why
-    )
+    said = "no checkpoint of us.mail-0, us.orders-1: it begins there by its auto.offset.reset"
+    assert said in reported["readers"].why
     assert [one.group for one in found.findings if is_blocking(one)] == ["moved"]
 
 
-# -- whose clock ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("accepts", [False, True])
-async def test_a_time_of_copying_is_not_taken_for_one_of_the_source(
-    monkeypatch: pytest.MonkeyPatch, accepts: bool
-) -> None:
+async def test_a_time_of_copying_is_none_of_the_source(monkeypatch: pytest.MonkeyPatch, accepts: bool) -> None:
     async def topic_values(_: Any, topics: Collection[str], key: str) -> dict[str, str]:
         assert (set(topics), key) == ({"us.a", "us.b", "us.c"}, "message.timestamp.type"), "by offset no clock counts"
         return {"us.a": "LogAppendTime", "us.b": "CreateTime"}
 
     monkeypatch.setattr(collect_snapshot, "topic_values", topic_values)
-    moves = [
-        GroupMove("readers", (name, 0), 1, (name, 0), None, "", 1, "", How.TIME) for name in ("us.a", "us.b", "us.c")
-    ]
+    moves = [GroupMove("readers", (one, 0), 1, (one, 0), None, "", 1, "", How.TIME) for one in ("us.a", "us.b", "us.c")]
     exact = GroupMove("readers", ("us.d", 0), 1, ("us.d", 0), None, "", 1, "", How.EXACT)
     site: Any = SimpleNamespace(target=SimpleNamespace(name="eu"))
     options = FailoverOptions(accepts={GroupRule.COPY_TIME: frozenset({"readers"} if accepts else ())})
@@ -404,9 +388,6 @@ async def test_a_time_of_copying_is_not_taken_for_one_of_the_source(
     assert (stamped.group, stamped.rule) == ("readers", GroupRule.COPY_TIME) and "us.a has" in stamped.why
     assert [line for line in notes if line.startswith("us.c may have LogAppendTime")] != []
     assert is_blocking(stamped, options) != accepts
-
-
-# -- as it is asked for ---------------------------------------------------------------------------------------
 
 
 def test_a_group_is_named_by_what_is_no_pattern() -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 from uuid import UUID
 
 import pytest
@@ -18,7 +19,6 @@ from connect.kafka import authorization
 from connect.kafka.cluster import PartitionMetadata, TopicMetadata
 from connect.kafka.log.committed_offsets import CLASSIC, Committed, GroupListing
 from connect.kafka.log.log_ranges import merged
-from connect.kafka.log.offsets import EARLIEST, LATEST
 from connect.kafka.log.transactions import Superseded
 from connectors.failover import (
     clusters_and_lease,
@@ -50,6 +50,7 @@ from tests.kit.answers import answers, put
 ONE, OTHER = UUID(int=1), UUID(int=2)
 ORDERS = TopicPartition("orders", 0)
 MOVE = GroupMove("readers", ("orders", 0), 40, ("orders", 0), None, "", 37, "note", How.EXACT)
+READERS = Groups(("readers",), (MOVE,))
 POSITION = Position("orders", 0, ONE, 30, 4, "orders", 0, ONE, 37, "writer", 7, 0, 30)
 
 
@@ -63,9 +64,6 @@ def place(**back: Any) -> Any:
     return SimpleNamespace(flow=flow, back=other, source="us", target="eu", flow_workers="workers", held=set())
 
 
-# -- what was copied is not there any more --------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("topic_id", "end", "epoch_end", "fate", "same_to"),
     [
@@ -77,9 +75,7 @@ def place(**back: Any) -> Any:
         (ONE, 50, 12, Fate.CUT, 12),
     ],
 )
-def test_a_log_that_was_recreated_or_lost_its_end_is_told(
-    topic_id: UUID | None, end: int, epoch_end: int, fate: Fate, same_to: int
-) -> None:
+def test_recreated_and_cut_logs(topic_id: UUID | None, end: int, epoch_end: int, fate: Fate, same_to: int) -> None:
     found = became(POSITION, topic_id, 0, end, epoch_end)
     assert (found.fate, found.same_to) == (fate, same_to)
 
@@ -87,9 +83,7 @@ def test_a_log_that_was_recreated_or_lost_its_end_is_told(
 @pytest.mark.parametrize(
     ("topic_id", "partition", "kept"), [(ONE, 0, True), (None, 0, True), (OTHER, 0, False), (ONE, 1, False)]
 )
-def test_a_topic_on_the_target_is_kept_if_it_is_the_same_and_has_the_partition(
-    topic_id: UUID | None, partition: int, kept: bool
-) -> None:
+def test_a_target_topic_is_kept_if_it_has_the_partition(topic_id: UUID | None, partition: int, kept: bool) -> None:
     known = TopicMetadata("orders", topic_id, 0, {partition: PartitionMetadata(1, 0, (1,), 0)})
     assert is_kept(POSITION, known) is kept
     assert not is_kept(POSITION, None)
@@ -108,20 +102,13 @@ async def test_a_map_of_a_topic_that_was_there_before_hides_no_record() -> None:
 
 
 async def test_what_a_writer_left_is_looked_for_where_the_log_still_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def ends(_: Any, partitions: Any, at: int) -> dict[Any, int]:
-        assert at in (EARLIEST, LATEST)
-        return dict.fromkeys(partitions, 50)
-
-    monkeypatch.setattr(drain, "list_offsets", ends)
+    put(monkeypatch, drain, list_offsets={ORDERS: 50})
     target: Any = None  # nobody has to be asked for records
     topic: Any = SimpleNamespace(topic_id=ONE, partitions={0: None})
     assert await drain._end_of(target, POSITION, topic) == CopiedEnd(37)
     assert await drain._end_of(target, POSITION, None) == CopiedEnd(0)
     topic.topic_id = OTHER
     assert await drain._end_of(target, POSITION, topic) == CopiedEnd(0)
-
-
-# -- drained ---------------------------------------------------------------------------------------------------
 
 
 def test_heartbeats_are_not_waited_for_and_open_transactions_are() -> None:
@@ -132,9 +119,6 @@ def test_heartbeats_are_not_waited_for_and_open_transactions_are() -> None:
     held = Behind(FlowLag(tuple(kept)), still_open(kept, {("orders", 0): 33}))
     assert not held.is_copied and "transaction is open in orders-0" in str(held)
     assert Behind(FlowLag(tuple(kept))).is_copied
-
-
-# -- groups ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -157,15 +141,10 @@ def test_a_checkpoint_of_a_topic_that_was_there_before_is_stale(
 async def test_topics_whose_readers_stood_in_copies_on_the_lost_source_are_named(is_enabled: bool) -> None:
     names = ("payments", "us.orders", "orders", "heartbeats", *(f"t{at}" for at in range(9)))
     of_others = ("ap.orders", "xx.orders", "ap.heartbeats", "ap.checkpoints.internal")
-    there = dict.fromkeys((*names, *of_others))
-
-    async def metadata(_: None) -> Any:
-        return SimpleNamespace(topics=there)
-
     site = place(enabled=is_enabled, policy=DefaultReplicationPolicy())
     site.back.should_mirror = lambda name: "." not in name
     site.others = ("ap",)
-    site.target = SimpleNamespace(metadata=metadata)
+    site.target = SimpleNamespace(metadata=answers(SimpleNamespace(topics=dict.fromkeys((*names, *of_others)))))
     places: Any = SimpleNamespace(filled=lambda: {"orders"})
     notes = await collect_snapshot._not_in_checkpoints(site, places)
     *own, of_ap = notes
@@ -218,9 +197,6 @@ def test_a_group_that_reads_on_while_it_is_moved_is_seen() -> None:
     assert used_meanwhile(blocked, replace(now, findings=(woken,))) == [], "it was not moved"
 
 
-# -- unreplicated --------------------------------------------------------------------------------------------------
-
-
 def record(offset: int, value: bytes = b"v", at_ms: int = 5, headers: Any = ()) -> Any:
     return SimpleNamespace(offset=offset, key=None, value=value, timestamp=at_ms, timestamp_type=0, headers=headers)
 
@@ -255,9 +231,6 @@ def test_a_copy_is_told_by_content_and_time() -> None:
     assert is_same(record(1), stamped), "the log's own time says nothing"
 
 
-# -- order, and what takes it back -----------------------------------------------------------------------------
-
-
 #: Those of leases: the last :class:`Eu`.
 WRITERS: list[Any] = []
 
@@ -265,10 +238,10 @@ WRITERS: list[Any] = []
 class Eu:
     """Groups of the target, with one transaction at a time."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, done: list[str]) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.offsets: dict[str, dict[tuple[str, int], int]] = {}
         self.members: set[str] = set()
-        self.done = done
+        self.done: list[str] = []
         self.is_claimed = False
         WRITERS[:] = [self]
 
@@ -293,6 +266,11 @@ class Eu:
         return True
 
 
+@pytest.fixture
+def eu(monkeypatch: pytest.MonkeyPatch) -> Eu:
+    return Eu(monkeypatch)
+
+
 def held() -> Any:
     """A lease."""
 
@@ -301,23 +279,21 @@ def held() -> Any:
     return SimpleNamespace(check_not_lost=lambda: None, store=done, check=done, record=record, lanes=WRITERS)
 
 
-def arrange(monkeypatch: pytest.MonkeyPatch, objections: list[str], now: Groups) -> Eu:
-    done: list[str] = []
-
+def arrange(eu: Eu, monkeypatch: pytest.MonkeyPatch, objections: Sequence[str] = (), now: Groups = READERS) -> None:
     def does(name: str, answer: Any = None) -> Any:
         async def call(*_: Any, **__: Any) -> Any:
-            done.append(name)
+            eu.done.append(name)
             return answer
 
         return call
 
-    looked = Snapshot("us", "eu", groups=Groups(("readers",), (MOVE,)))
+    looked = Snapshot("us", "eu", groups=READERS)
     answers: dict[str, Any] = {
         "drain": None,
         "stop_flow": None,
         "behind": Behind(FlowLag(())),
         "copied_ends": {ORDERS: CopiedEnd(37)},
-        "reverse_flow_check": ReverseFlow([StartBefore("orders", 0, None, 36)], objections),
+        "reverse_flow_check": ReverseFlow([StartBefore("orders", 0, None, 36)], list(objections)),
         "store_starts": None,
         "prove": [],
     }
@@ -326,41 +302,38 @@ def arrange(monkeypatch: pytest.MonkeyPatch, objections: list[str], now: Groups)
     monkeypatch.setattr(journal, "read_runs", does("read the journal", []))
     monkeypatch.setattr(collect_snapshot, "collect", does("look", looked))
     monkeypatch.setattr(collect_snapshot, "groups_now", does("look at the source", now))
-    return Eu(monkeypatch, done)
 
 
-async def go(options: FailoverOptions | None = None, report: drain.Report = print) -> execute.FailoverResult:
+async def go(options: FailoverOptions | None = None) -> execute.FailoverResult:
     site = place()
     site.flow.read_committed = False
-    failover_options = options or FailoverOptions()
-    steps = execute.Failover(site, failover_options, report)
+    steps = execute.Failover(site, options or FailoverOptions(), print)
     return await steps.run_under(held(), await steps.look())
 
 
-async def test_the_flow_back_is_given_its_begin_before_any_group_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    eu = arrange(monkeypatch, [], Groups(("readers",), (MOVE,)))
+async def test_the_flow_back_is_given_its_begin_before_any_group_moves(eu: Eu, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrange(eu, monkeypatch)
     done = await go()
     assert eu.done.index("store_starts") < eu.done.index("prove") < eu.done.index("move")
     assert eu.done.index("move") < eu.done.index("look at the source")
     assert [one.outcome for one in done.plan.groups] == [GroupOutcome.READY]
 
 
-async def test_no_group_moves_if_the_flow_back_may_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    eu = arrange(monkeypatch, ["only eu holds something"], Groups())
+async def test_no_group_moves_if_the_flow_back_may_not_begin(eu: Eu, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrange(eu, monkeypatch, ["only eu holds something"], Groups())
     with pytest.raises(PermanentError, match="only eu holds something"):
         await go()
     assert "move" not in eu.done and "store_starts" not in eu.done
 
 
-async def test_a_consumer_that_comes_to_life_between_look_and_move_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    arrange(monkeypatch, [], Groups(("readers",), (replace(MOVE, source_offset=45),)))
+async def test_a_consumer_that_comes_to_life_before_the_move_is_named(eu: Eu, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrange(eu, monkeypatch, now=Groups(("readers",), (replace(MOVE, source_offset=45),)))
     (blocked,) = (await go()).plan.blocked
     assert "was used at the source while it was moved" in blocked.reasons[0].why
 
 
-async def test_a_group_whose_sample_differs_is_not_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    eu = arrange(monkeypatch, [], Groups(("readers",), (MOVE,)))
-
+async def test_a_group_whose_sample_differs_is_not_moved(eu: Eu, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrange(eu, monkeypatch)
     proof = SampleCheck("readers", "orders-0 at 40", "orders-0 at 37", 1, DIFFERS, "'a' against 'b'")
     put(monkeypatch, execute, prove=[proof])
     (blocked,) = (await go()).plan.blocked
@@ -368,8 +341,8 @@ async def test_a_group_whose_sample_differs_is_not_moved(monkeypatch: pytest.Mon
     assert "move" not in eu.done
 
 
-async def test_writes_after_the_drain_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    arrange(monkeypatch, [], Groups(("readers",), (MOVE,)))
+async def test_writes_after_the_drain_are_reported(eu: Eu, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrange(eu, monkeypatch)
     lags = iter([0, 5])
 
     async def behind(*_: Any) -> Behind:
@@ -380,20 +353,16 @@ async def test_writes_after_the_drain_are_reported(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(("at_source", "is_used"), [(40, False), (41, True)])
-async def test_a_group_that_keeps_its_offset_ahead_is_watched_and_not_taken_for_used(
-    monkeypatch: pytest.MonkeyPatch, at_source: int, is_used: bool
+async def test_a_group_that_keeps_its_offset_ahead_is_watched(
+    eu: Eu, monkeypatch: pytest.MonkeyPatch, at_source: int, is_used: bool
 ) -> None:
     """A later look at the source finds the group without what was wanted."""
     ahead = replace(MOVE, before=50)
-    eu = arrange(monkeypatch, [], Groups(("readers",), (replace(ahead, source_offset=at_source),)))
-
+    arrange(eu, monkeypatch, now=Groups(("readers",), (replace(ahead, source_offset=at_source),)))
     put(monkeypatch, collect_snapshot, collect=Snapshot("us", "eu", groups=Groups(("readers",), (ahead,))))
     done = await go(FailoverOptions(keeps=frozenset({"readers"})))
     assert "move" not in eu.done
     assert bool(done.plan.blocked) == is_used
-
-
-# -- nothing newer is overwritten ------------------------------------------------------------------------------
 
 
 def mover() -> tuple[execute.GroupMover, journal.Journal]:
@@ -402,17 +371,12 @@ def mover() -> tuple[execute.GroupMover, journal.Journal]:
     return execute.GroupMover(site, held(), known, print), known
 
 
-async def test_what_was_committed_since_the_look_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_committed_since_the_look_stays(eu: Eu) -> None:
     """And the groups beside it move (D3, D6)."""
-    eu = Eu(monkeypatch, [])
     eu.offsets = {"read": {("orders", 0): 300}, "used": {}, "idle": {("orders", 0): 10}}
     eu.members = {"used"}
     moving, known = mover()
-    moves = [
-        replace(MOVE, group="read", before=10),
-        replace(MOVE, group="used"),
-        replace(MOVE, group="idle", before=10),
-    ]
+    moves = [replace(MOVE, group=name, before=before) for name, before in (("read", 10), ("used", None), ("idle", 10))]
     found = {one.group: one for one in await moving.move_all([[one] for one in moves])}
     assert found.keys() == {"read", "used"}
     assert "has committed offset 300 on the target since" in found["read"].why
@@ -421,9 +385,8 @@ async def test_what_was_committed_since_the_look_stays(monkeypatch: pytest.Monke
     assert known.run.groups == {"idle": (GroupBefore("idle", "orders", 0, 10, "", 37),)}
 
 
-async def test_an_operator_that_has_lost_the_lease_moves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_operator_that_has_lost_the_lease_moves_nothing(eu: Eu) -> None:
     """A suspended laptop wakes up (D4)."""
-    eu = Eu(monkeypatch, [])
     eu.is_claimed = True
     moving, _ = mover()
     with pytest.raises(clusters_and_lease.FailoverInProgress):
@@ -431,16 +394,16 @@ async def test_an_operator_that_has_lost_the_lease_moves_nothing(monkeypatch: py
     assert eu.done == []
 
 
-async def test_a_move_whose_answer_was_lost_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    eu = Eu(monkeypatch, [])
+async def test_a_move_whose_answer_was_lost_is_made_once(eu: Eu) -> None:
     eu.offsets = {"readers": {("orders", 0): 37}}
     moving, known = mover()
     assert await moving.move_all([[MOVE]]) == []
     assert known.run.groups["readers"][0].before is None
 
 
-def let_in(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Topics whose writers an undo lets in."""
+@pytest.fixture
+def topics(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Those whose writers an undo lets in."""
     found: set[str] = set()
 
     async def allow(_: Any, topics: Any) -> None:
@@ -464,20 +427,15 @@ async def roll_back(run: journal.FailoverRun, *others: journal.FailoverRun) -> t
         return await failback_and_undo.roll_back(place(), run, of, print, (None, None)), stored
 
 
-async def test_an_undo_lets_in_whom_any_run_has_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    Eu(monkeypatch, [])
-    topics = let_in(monkeypatch)
+@pytest.mark.usefixtures("eu")
+async def test_an_undo_lets_in_whom_any_run_has_refused(topics: set[str]) -> None:
     runs = [journal.FailoverRun(name, "us", "eu", denied=(topic,)) for name, topic in (("1", "a"), ("2", "b"))]
     left, stored = await roll_back(*runs)
     assert (left, topics, {one["run"]: one["denied"] for one in stored}) == ([], {"a", "b"}, {"1": [], "2": []})
 
 
 @pytest.mark.parametrize("before", [None, 5])
-async def test_an_undo_leaves_the_group_that_is_used_and_takes_back_the_others(
-    monkeypatch: pytest.MonkeyPatch, before: int | None
-) -> None:
-    topics = let_in(monkeypatch)
-    eu = Eu(monkeypatch, [])
+async def test_an_undo_takes_back_groups_that_are_not_used(eu: Eu, topics: set[str], before: int | None) -> None:
     eu.offsets = {group: {("orders", 0): 37} for group in ("busy", "idle")}
     eu.members = {"busy"}
     groups = {group: (GroupBefore(group, "orders", 0, before, "", 37),) for group in eu.offsets}
@@ -488,34 +446,25 @@ async def test_an_undo_leaves_the_group_that_is_used_and_takes_back_the_others(
 
 
 @pytest.mark.parametrize("before", [None, 5])
-async def test_a_group_that_went_on_in_one_partition_is_left_in_all(
-    monkeypatch: pytest.MonkeyPatch, before: int | None
-) -> None:
+async def test_a_group_that_went_on_in_one_partition_is_left_in_all(eu: Eu, before: int | None) -> None:
     """Else its quiet partitions begin at auto.offset.reset (D1)."""
-    eu = Eu(monkeypatch, [])
     eu.offsets = {"billing": {("orders", 0): 500, ("orders", 1): 20}}
     rows = tuple(GroupBefore("billing", "orders", index, before, "", after) for index, after in ((0, 10), (1, 20)))
-    run = journal.FailoverRun("1", "us", "eu", groups={"billing": rows})
-    (line,), _ = await roll_back(run)
-    assert line == (
-        "group billing was not changed in any partition: it has committed 500 in orders-0, and it was moved to 10"
-    )
+    (line,), _ = await roll_back(journal.FailoverRun("1", "us", "eu", groups={"billing": rows}))
+    went_on = "it has committed 500 in orders-0, and it was moved to 10"
+    assert line == f"group billing was not changed in any partition: {went_on}"
     assert eu.offsets == {"billing": {("orders", 0): 500, ("orders", 1): 20}}
 
 
-async def test_a_group_gets_back_what_it_had_and_in_other_partitions_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_group_gets_back_what_it_had_and_in_other_partitions_nothing(eu: Eu) -> None:
     """In one transaction: a consumer that commits meanwhile wins (see :class:`connectors.failover.execute.Change`)."""
-    eu = Eu(monkeypatch, [])
     eu.offsets = {"billing": {("orders", 0): 10, ("orders", 1): 20}}
     rows = (GroupBefore("billing", "orders", 0, None, "", 10), GroupBefore("billing", "orders", 1, 7, "", 20))
     left, _ = await roll_back(journal.FailoverRun("1", "us", "eu", groups={"billing": rows}))
     assert (left, eu.offsets, eu.done) == ([], {"billing": {("orders", 0): -1, ("orders", 1): 7}}, ["move"])
 
 
-async def test_a_group_that_comes_to_life_while_it_is_taken_back_keeps_its_offset(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    eu = Eu(monkeypatch, [])
+async def test_a_group_that_comes_to_life_while_taken_back_is_left(eu: Eu, monkeypatch: pytest.MonkeyPatch) -> None:
     eu.offsets = {"billing": {("orders", 0): 10}}
     looked = failback_and_undo.look
 
@@ -534,9 +483,7 @@ async def test_a_group_that_comes_to_life_while_it_is_taken_back_keeps_its_offse
 @pytest.mark.parametrize(
     ("names", "why"), [(("1", "2"), ""), (("1", "2", "3"), "has since changed something"), (("1",), "has been undone")]
 )
-async def test_an_undo_takes_back_the_run_that_was_looked_at_and_no_other(
-    monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], why: str
-) -> None:
+async def test_an_undo_is_of_the_run_seen(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], why: str) -> None:
     runs = [journal.FailoverRun(name, "us", "eu", "ann@there", denied=("a",)) for name in names]
 
     looked = journal.FailoverRun("2", "us", "eu", denied=("a",))
@@ -548,11 +495,11 @@ async def test_an_undo_takes_back_the_run_that_was_looked_at_and_no_other(
         await failback_and_undo.read_again(place(), looked)
 
 
+@pytest.mark.usefixtures("eu")
 async def test_begins_of_flows_that_went_on_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     async def moved_on(_: Any, starts: Any) -> Any:
         return starts[1:]
 
-    Eu(monkeypatch, [])
     monkeypatch.setattr(reverse_flow, "undo_starts", moved_on)
     put(monkeypatch, drain, why_back_runs="")
     starts = tuple(StartBefore("orders", index, None, 36) for index in range(2))
@@ -566,9 +513,6 @@ async def test_a_rule_that_an_operator_has_made_is_known(monkeypatch: pytest.Mon
     assert await drain.denied_already(cluster, {"a", "b"}) == {"a"}
 
 
-# -- one at a time ---------------------------------------------------------------------------------------------
-
-
 def record_of(name: str, **more: Any) -> clusters_and_lease.LeaseRecord:
     return clusters_and_lease.LeaseRecord(f"{name}@there", name, 1, "failover", 1, 5, run=name, **more)
 
@@ -578,15 +522,12 @@ async def test_a_lease_counts_as_long_as_it_is_renewed_whatever_the_clocks_say()
     renewed = iter((theirs, theirs, replace(theirs, until_ms=6)))
     silent = iter([theirs] * 1000)
 
-    async def living() -> clusters_and_lease.LeaseRecord | None:
-        return next(renewed)
-
-    async def dead() -> clusters_and_lease.LeaseRecord | None:
-        return next(silent)
+    def each(records: Iterator[clusters_and_lease.LeaseRecord]) -> Any:
+        return AsyncMock(side_effect=lambda: next(records))
 
     with pytest.raises(clusters_and_lease.FailoverInProgress, match="bob@there"):
-        await clusters_and_lease.await_free(living, mine, watch_s=60, look_s=0.001)
-    await clusters_and_lease.await_free(dead, mine, watch_s=0.05, look_s=0.001)
+        await clusters_and_lease.await_free(each(renewed), mine, watch_s=60, look_s=0.001)
+    await clusters_and_lease.await_free(each(silent), mine, watch_s=0.05, look_s=0.001)
     assert not replace(theirs, until_ms=10**9).is_held(0), "by another clock than ours"
 
 
@@ -629,9 +570,7 @@ async def test_a_run_finds_another_in_its_way_and_not_itself(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
-async def test_a_failover_looks_for_one_the_other_way_once_it_holds_its_own(
-    monkeypatch: pytest.MonkeyPatch, is_gone: bool
-) -> None:
+async def test_a_failover_looks_for_a_failback_under_its_lease(monkeypatch: pytest.MonkeyPatch, is_gone: bool) -> None:
     done: list[str] = []
 
     @contextlib.asynccontextmanager
@@ -639,15 +578,9 @@ async def test_a_failover_looks_for_one_the_other_way_once_it_holds_its_own(
         done.append("hold")
         yield SimpleNamespace(record=None)
 
-    async def await_no_failback(*_: Any) -> None:
-        done.append("look")
-
-    async def run_under(*_: Any) -> None:
-        done.append("run")
-
     monkeypatch.setattr(execute, "hold", hold)
-    monkeypatch.setattr(execute, "await_no_failback", await_no_failback)
-    monkeypatch.setattr(execute.Failover, "run_under", run_under)
+    monkeypatch.setattr(execute, "await_no_failback", AsyncMock(side_effect=lambda *_: done.append("look")))
+    monkeypatch.setattr(execute.Failover, "run_under", AsyncMock(side_effect=lambda *_: done.append("run")))
     failover_options = FailoverOptions(lambda _: True, is_gone=is_gone)
     await execute.Failover(place(), failover_options, print).run("failover", Plan(Snapshot("us", "eu")))
     assert done == (["hold", "run"] if is_gone else ["hold", "look", "run"])
@@ -713,9 +646,7 @@ async def test_who_is_overtaken_while_it_claims_holds_nothing(monkeypatch: pytes
         await first.claim()
 
 
-async def test_who_stood_still_learns_that_a_lease_is_lost_before_a_renewal_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_who_stood_still_learns_of_a_lost_lease_before_a_renewal_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     _, first, second = leases(monkeypatch)
     await first.claim()
     await first.check()

@@ -76,9 +76,7 @@ def test_a_record_of_ten_thousand_partitions_is_not_too_large(topic: Topic) -> N
     assert record.value is not None and len(record.value) < 300_000
 
 
-async def test_a_run_has_what_it_has_changed_alone_though_another_was_interrupted(
-    topic: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_run_has_what_it_alone_has_changed(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else an undo would take back what another operator did in the morning."""
 
     async def read_runs(_: Any) -> list[FailoverRun]:
@@ -86,9 +84,8 @@ async def test_a_run_has_what_it_has_changed_alone_though_another_was_interrupte
 
     monkeypatch.setattr(journal, "read_runs", read_runs)
     monkeypatch.setattr(journal, "wall_ms", lambda: 1000)
-    site: Any = SimpleNamespace(
-        flow=SimpleNamespace(flow="us->eu", map_topic="map", source_alias="us", target_alias="eu")
-    )
+    names = {"flow": "us->eu", "map_topic": "map", "source_alias": "us", "target_alias": "eu"}
+    site: Any = SimpleNamespace(flow=SimpleNamespace(**names))
     lease: Any = topic
     ids = []
     for move in (MOVE, replace(MOVE, before=37, after=50), replace(MOVE, group="mail")):

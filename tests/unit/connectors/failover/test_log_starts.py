@@ -20,6 +20,7 @@ from connectors.formats.types import TopicPartition
 from connectors.offset_map.runs_and_chunks import MapPair, MappedOffset, MapRun, RunList
 from connectors.offset_map.runs_and_chunks import OffsetLocation as Lies
 from connectors.policy import DefaultReplicationPolicy
+from tests.kit.answers import answers
 
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
 IDS = {"orders": UUID(int=1), "us.orders": UUID(int=2)}
@@ -32,9 +33,8 @@ class Cluster:
         self._holes = holes
 
     async def metadata(self, topics: set[str]) -> Any:
-        return SimpleNamespace(
-            topics={one: SimpleNamespace(topic_id=IDS[one], partitions={0: 1}) for one in topics if one in IDS}
-        )
+        there = {one: SimpleNamespace(topic_id=IDS[one], partitions={0: 1}) for one in topics if one in IDS}
+        return SimpleNamespace(topics=there)
 
     async def read(self, begin: int, end: int) -> AsyncGenerator[int, None]:
         for offset in range(max(begin, self.start), min(end, self.end)):
@@ -101,9 +101,6 @@ async def look(
     async def start(cluster: Cluster, *_: Any) -> int:
         return cluster.start
 
-    async def has_copies(*_: Any, **__: Any) -> bool:
-        return not is_bare
-
     async def has_records(cluster: Cluster, _: Any, begin: int, end: int) -> bool:
         return bool([one async for one in cluster.read(begin, end)])
 
@@ -112,32 +109,21 @@ async def look(
     monkeypatch.setattr(offset_lookup, "OffsetSyncReader", NoSyncs)
     monkeypatch.setattr(offset_lookup, "list_offset", start)
     monkeypatch.setattr("connectors.checkpoint.offset_translation.known_offsets", reported)
-    monkeypatch.setattr("connectors.checkpoint.offset_translation.has_records", has_copies)
+    monkeypatch.setattr("connectors.checkpoint.offset_translation.has_records", answers(not is_bare))
     monkeypatch.setattr(offset_lookup, "known_offsets", reported)
     monkeypatch.setattr(offset_lookup, "has_records", has_records)
-    plain = {"changing_key": "", "skips_refused": False, "auto_offset_reset": "earliest", "initial_offsets_group": ""}
-    flow, back = (
-        cast(
-            Any,
-            SimpleNamespace(
-                flow=one,
-                map_topic=one,
-                name="MirrorSourceConnector",
-                enabled=True,
-                source_alias="us",
-                **plain | of_flow,
-            ),
-        )
-        for one in maps
-    )
+    plain = {
+        "changing_key": "", "skips_refused": False, "auto_offset_reset": "earliest", "initial_offsets_group": "",
+        "name": "MirrorSourceConnector", "enabled": True, "source_alias": "us", **of_flow,
+    }  # fmt: skip
+    flow, back = (cast(Any, SimpleNamespace(flow=one, map_topic=one, **plain)) for one in maps)
     clusters = cast(Any, us), cast(Any, eu)
     settings: Any = SimpleNamespace(
         syncs_on_source=True, offset_syncs_topic="syncs", flow="us->eu", source_alias="us", target_alias="eu",
         policy=DefaultReplicationPolicy(),
     )  # fmt: skip
-    site: Any = SimpleNamespace(
-        flow=flow, back=back, checkpoints=settings, target=clusters[1], maps=offset_lookup.Maps()
-    )
+    parts = {"flow": flow, "back": back, "checkpoints": settings}
+    site: Any = SimpleNamespace(**parts, target=clusters[1], maps=offset_lookup.Maps())
     found = TargetOffsets(site, clusters[0])
     await found.begin()
     place = await found.of("orders", 0, offset)
@@ -148,9 +134,7 @@ async def look(
     return place._replace(offset=moved.after), left
 
 
-async def test_a_flow_that_began_at_the_end_has_not_copied_what_a_group_has_not_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_flow_that_began_at_the_end_lacks_what_a_group_has_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     us, eu = Cluster("us", 0, 1500), Cluster("eu", 0, 500)
     place, (left,) = await look(monkeypatch, us, eu, [MapRun(1000, 0, 500)], 600)
     assert place == TargetOffset("us.orders", 0, 0, How.BEGIN)
@@ -166,25 +150,16 @@ async def test_nor_has_one_that_has_copied_nothing_yet(monkeypatch: pytest.Monke
         assert [is_blocking(one) for one in left] == [True] * count, offset
 
 
-async def test_what_the_target_has_deleted_off_the_map_too_is_not_passed_over_in_silence(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_what_the_target_has_deleted_off_the_map_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     us, eu = Cluster("us", 0, 1500), Cluster("eu", 500, 1500)
     place, (left,) = await look(monkeypatch, us, eu, [MapRun(480, 480, 1020)], 300)
     assert place == TargetOffset("us.orders", 0, 500, How.BEGIN)
     assert is_blocking(left)
 
 
-@pytest.mark.parametrize(
-    ("us_start", "obstacles"),
-    [
-        (700, 1),  # from there to where the copy begins
-        (1000, 0),
-    ],
-)
-async def test_only_what_the_source_still_has_counts(
-    monkeypatch: pytest.MonkeyPatch, us_start: int, obstacles: int
-) -> None:
+@pytest.mark.parametrize(("us_start", "obstacles"), [(700, 1), (1000, 0)])
+async def test_only_what_the_source_has_counts(monkeypatch: pytest.MonkeyPatch, us_start: int, obstacles: int) -> None:
+    """From there to where the copy begins, which is at 1000."""
     us, eu = Cluster("us", us_start, 1500), Cluster("eu", 0, 500)
     _, left = await look(monkeypatch, us, eu, [MapRun(1000, 0, 500)], 600)
     assert len(left) == obstacles
@@ -231,10 +206,8 @@ async def test_by_copies_that_the_map_does_not_know_nobody_can_tell(monkeypatch:
 
 async def test_inside_the_map_places_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     us, eu = Cluster("us", 0, 1500), Cluster("eu", 0, 500)
-    assert await look(monkeypatch, us, eu, [MapRun(1000, 0, 500)], 1200) == (
-        TargetOffset("us.orders", 0, 200, How.EXACT),
-        [],
-    )
+    exact = TargetOffset("us.orders", 0, 200, How.EXACT)
+    assert await look(monkeypatch, us, eu, [MapRun(1000, 0, 500)], 1200) == (exact, [])
 
 
 @pytest.mark.parametrize(

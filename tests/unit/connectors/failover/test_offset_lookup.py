@@ -87,9 +87,7 @@ async def test_a_later_look_reads_only_what_was_added(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 1 << 20])
-async def test_a_chunk_that_was_written_again_is_looked_at_again(
-    monkeypatch: pytest.MonkeyPatch, kept_bytes: int
-) -> None:
+async def test_a_rewritten_chunk_is_looked_at_again(monkeypatch: pytest.MonkeyPatch, kept_bytes: int) -> None:
     monkeypatch.setattr(offset_lookup, "_LIMITS", reader.MapLimits(max_kept_bytes=kept_bytes))
     topic, eu, maps = MapTopic(monkeypatch), Eu(), Maps()
     topic.add(encode_position_key(PositionKey(CONNECTOR, "orders", 0)), encode_position(POSITION))

@@ -88,9 +88,8 @@ def test_one_blocked_group_of_200_keeps_no_other(rule: GroupRule) -> None:
     """Whatever is found of it; it is named with what to do."""
     names = [f"g{number:03}" for number in range(200)]
     moves = tuple(replace(MOVE, group=name) for name in names)
-    found = plan(
-        snapshot(groups=Groups(tuple(names), moves, (GroupFinding("g007", rule, "has a reason"),))), FailoverOptions()
-    )
+    groups = Groups(tuple(names), moves, (GroupFinding("g007", rule, "has a reason"),))
+    found = plan(snapshot(groups=groups), FailoverOptions())
     assert found.can_go
     assert len(found.ready) == 200 - len(found.blocked)
     for one in found.blocked:
@@ -209,9 +208,8 @@ def test_records_that_are_alike_are_told_by_their_times() -> None:
 def test_by_offset_syncs_a_group_may_begin_earlier_and_never_later() -> None:
     move = replace(MOVE, how=How.SYNCS)
     numbers = [record(b"%d" % at) for at in range(20)]
-    assert compare(move, numbers[5:15], numbers[2:12]) == replace(
-        compare(MOVE, numbers[5:12], numbers[5:12]), group=move.group
-    )
+    same = compare(MOVE, numbers[5:12], numbers[5:12])
+    assert compare(move, numbers[5:15], numbers[2:12]) == replace(same, group=move.group)
     assert compare(move, numbers[5:15], numbers[7:17]).outcome == DIFFERS
     assert compare(move, numbers[5:8], [*numbers[5:6], *numbers[7:9]]).outcome == DIFFERS
     assert compare(move, numbers[5:8], []).outcome == NOT_COMPARED
@@ -219,16 +217,13 @@ def test_by_offset_syncs_a_group_may_begin_earlier_and_never_later() -> None:
 
 def test_groups_that_stand_in_one_partition_are_read_in_turns() -> None:
     other = replace(MOVE, group="others")
-    assert _rounds([MOVE, other, replace(MOVE, source=("b", 0), target=("us.b", 0))]) == [
-        [MOVE, replace(MOVE, source=("b", 0), target=("us.b", 0))],
-        [other],
-    ]
+    elsewhere = replace(MOVE, source=("b", 0), target=("us.b", 0))
+    assert _rounds([MOVE, other, elsewhere]) == [[MOVE, elsewhere], [other]]
 
 
 def test_who_is_at_it_is_told_and_the_dead_are_not_waited_for() -> None:
-    held = clusters_and_lease.LeaseRecord(
-        "ann@host", platform.node(), os.getpid(), "heliograph failover", 0, 5000, "drain", "run"
-    )
+    of_process = platform.node(), os.getpid(), "heliograph failover"
+    held = clusters_and_lease.LeaseRecord("ann@host", *of_process, 0, 5000, "drain", "run")
     assert clusters_and_lease.decode(clusters_and_lease.encode(held)) == held
     assert held.is_held(4999) and not held.is_held(5000)
     assert not held.owner_process_exited

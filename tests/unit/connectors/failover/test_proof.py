@@ -44,9 +44,7 @@ def test_groups_move_with_an_equal_copy_and_never_with_another(*, is_whole_wante
         (replace(EQUAL, is_complete=False), "not all was compared in time"),
     ],
 )
-def test_what_is_missing_is_named_and_stops_a_move_that_wants_the_whole(
-    result: VerificationResult, missing: str
-) -> None:
+def test_what_is_missing_is_named_and_stops_a_move_of_the_whole(result: VerificationResult, missing: str) -> None:
     assert proved(result, is_whole_wanted=False) == SO_FAR + missing
     with pytest.raises(NotProved, match=r"No group was moved\. Run this again"):
         proved(result, is_whole_wanted=True)
@@ -104,11 +102,8 @@ class Flow:
                 raise found
             return found
 
-        site: Any = SimpleNamespace(
-            flow=SimpleNamespace(flow="us->eu", source_alias="us"),
-            turned=lambda: site,
-            back=SimpleNamespace(flow="eu->us"),
-        )
+        flow, back = SimpleNamespace(flow="us->eu", source_alias="us"), SimpleNamespace(flow="eu->us")
+        site: Any = SimpleNamespace(flow=flow, turned=lambda: site, back=back)
         lease: Any = MagicMock(store=AsyncMock())
         journal: Any = MagicMock(store=AsyncMock(), denied=frozenset(), run=SimpleNamespace(changes={}))
         controls: Any = self, None

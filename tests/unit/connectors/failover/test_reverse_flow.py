@@ -24,7 +24,7 @@ from connectors.failover.snapshot import GroupMove, GroupRule, Groups, How, Snap
 from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
 from connectors.offset_map.runs_and_chunks import MapPair, MappedOffset, MapRun, RunList
-from tests.kit.answers import put
+from tests.kit.answers import fails, put
 
 ORDERS, MAIL = TopicPartition("orders", 0), TopicPartition("mail", 0)
 _NAME = "MirrorSourceConnector"
@@ -33,11 +33,8 @@ _NAME = "MirrorSourceConnector"
 def stored(alias: str, *offsets: tuple[str, int]) -> SourceOffsets:
     found = SourceOffsets()
     for topic, offset in offsets:
-        status_and_offset_topics.apply(
-            found,
-            status_and_offset_topics.mirror_key(_NAME, alias, topic, 0),
-            status_and_offset_topics.mirror_value(offset),
-        )
+        key = status_and_offset_topics.mirror_key(_NAME, alias, topic, 0)
+        status_and_offset_topics.apply(found, key, status_and_offset_topics.mirror_value(offset))
     return found
 
 
@@ -56,9 +53,8 @@ def flow(alias: str, prefix: str = "", *, enabled: bool = True) -> Any:
 
 def test_only_copies_that_would_come_back_to_where_they_came_from_count() -> None:
     offsets = stored("us", ("orders", 40), ("nameless", 40), ("kept", 40))
-    status_and_offset_topics.apply(
-        offsets, status_and_offset_topics.encode_key(_NAME, {"filename": "a"}), b'{"position": 3}'
-    )
+    key = status_and_offset_topics.encode_key(_NAME, {"filename": "a"})
+    status_and_offset_topics.apply(offsets, key, b'{"position": 3}')
     assert copied(flow("us"), flow("eu"), offsets) == [CopiedPartition(ORDERS, ORDERS, 40)]
     assert copied(flow("us", "us."), flow("eu", "eu."), offsets) == []
 
@@ -102,9 +98,8 @@ async def test_what_java_copied_does_not_come_back_without_a_word(
 
     monkeypatch.setattr(reverse_flow, "read_stored_offsets", read)
     monkeypatch.setattr(reverse_flow, "list_offsets", offsets)
-    site: Any = SimpleNamespace(
-        flow=flow("us"), back=flow("eu", enabled=is_enabled), source=Cluster(us), target=Cluster(eu)
-    )
+    flows = {"flow": flow("us"), "back": flow("eu", enabled=is_enabled)}
+    site: Any = SimpleNamespace(**flows, source=Cluster(us), target=Cluster(eu))
     reported = await comes_back(site, ours)
     assert len(reported) == is_reported
     for why in reported:
@@ -116,8 +111,8 @@ async def test_it_is_asked_where_nothing_of_ours_is_stored_too(monkeypatch: pyte
         assert not ours
         return ["they would come back"]
 
-    put(monkeypatch, reverse_flow, read_positions={})
-    put(monkeypatch, failback_and_undo, read_positions={})
+    for module in (reverse_flow, failback_and_undo):
+        put(monkeypatch, module, read_positions={})
     monkeypatch.setattr(reverse_flow, "comes_back", why)
     flows: Any = SimpleNamespace(map_topic="map", name=_NAME, offsets_topic="offsets", source_alias="us")
     site: Any = SimpleNamespace(flow=flows, back=flows, source=None, target=None)
@@ -177,9 +172,7 @@ async def test_the_flow_back_begins_where_the_logs_part(site: Any) -> None:
     assert due == ([StartBefore("mail", 0, None, 36), StartBefore("orders", 0, None, 7 + 12 - 1)], [], {ORDERS: CUT})
 
 
-async def test_a_flow_back_is_refused_where_it_is_not_known_where_the_logs_part(
-    site: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_flow_back_is_refused_where_no_parting_is_known(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Copies, "runs", ())
     starts, (why,), _ = await reverse_flow.starts_due(site, ENDS)
     assert [one.topic for one in starts] == ["mail"]
@@ -192,10 +185,7 @@ async def test_what_only_the_old_primary_has_is_named(site: Any, monkeypatch: py
         "30, and from there cluster us holds 8 other records, offsets 12 to 19"
     }
 
-    async def refused(*_: Any) -> Any:
-        raise NotAuthorized("grant DESCRIBE on topic map")
-
-    monkeypatch.setattr(reverse_flow, "read_positions", refused)
+    monkeypatch.setattr(reverse_flow, "read_positions", fails(NotAuthorized("grant DESCRIBE on topic map")))
     site.flow.enabled = False
     assert await reverse_flow.find_diverged(site) == {}, "a one-way mirror has no rights there"
 
@@ -206,9 +196,8 @@ def test_only_groups_that_read_it_are_blocked(accepts: bool) -> None:
         GroupMove(group, (one.topic, 0), 40, (one.topic, 0), None, "", 33, "", How.EXACT)
         for group, one in (("billing", ORDERS), ("mailer", MAIL), ("mailer2", MAIL))
     )
-    groups = collect_snapshot._with_diverged(
-        Groups(tuple(one.group for one in moves), moves), {ORDERS: "cluster us has lost it"}
-    )
+    lost = {ORDERS: "cluster us has lost it"}
+    groups = collect_snapshot._with_diverged(Groups(tuple(one.group for one in moves), moves), lost)
     options = FailoverOptions(accepts={GroupRule.DIVERGED: frozenset({"billing"} if accepts else ())})
     found = plan(Snapshot("eu", "us", groups=groups), options)
     outcomes = {one.group: one.outcome for one in found.groups}

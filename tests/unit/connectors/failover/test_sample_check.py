@@ -14,28 +14,22 @@ import pytest
 from connect.cli.commands.failover_view import show_proofs
 from connectors.failover import log_comparison
 from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, How, SampleCheck
+from tests.kit.answers import put
 
 MOVE = GroupMove("readers", ("orders", 0), 40, ("us.orders", 0), None, "", 37, "note", How.EXACT)
 
 
-def record(offset: int, key: bytes | None, value: bytes | None, timestamp: int = 7, timestamp_type: int = 0) -> Any:
-    return SimpleNamespace(
-        offset=offset, key=key, value=value, headers=(), timestamp=timestamp, timestamp_type=timestamp_type
-    )
+def record(offset: int, key: bytes | None, value: bytes | None) -> Any:
+    return SimpleNamespace(offset=offset, key=key, value=value, headers=(), timestamp=7, timestamp_type=0)
 
 
 NUMBERS = [record(at, None, b"%d" % at) for at in range(30)]
 MASKED = [record(at, None, b"masked") for at in range(30)]
 
 
-async def proof(
-    monkeypatch: pytest.MonkeyPatch, eu: Sequence[Any], us: Sequence[Any], at: int, **more: Any
-) -> SampleCheck:
+async def proof(patch: pytest.MonkeyPatch, eu: Sequence[Any], us: Sequence[Any], at: int, **more: Any) -> SampleCheck:
     """Of a group at offset ``at`` on both sides; ``policies``: ``cleanup.policy`` by cluster, None unreadable."""
     policies = more.get("policies", {})
-
-    async def known_offsets(*_: Any) -> Any:
-        return {("orders", 0): more.get("begin", 0)}, {}
 
     async def perhaps_compacted(cluster: str, topics: set[str], *, in_doubt: bool = True) -> set[str]:
         policy = policies.get(cluster, "delete")
@@ -48,22 +42,19 @@ async def proof(
             return {}
         return {one: {"eu": eu, "us": us}[cluster][at : at + count] for one in places}
 
-    monkeypatch.setattr(log_comparison, "known_offsets", known_offsets)
-    monkeypatch.setattr(log_comparison, "perhaps_compacted", perhaps_compacted)
-    monkeypatch.setattr(log_comparison, "next_records", next_records)
+    put(patch, log_comparison, known_offsets=({("orders", 0): more.get("begin", 0)}, {}))
+    patch.setattr(log_comparison, "perhaps_compacted", perhaps_compacted)
+    patch.setattr(log_comparison, "next_records", next_records)
     move = GroupMove("readers", ("orders", 0), at, ("orders", 0), None, "", at, "", more.get("how", How.EXACT))
-    flow, back = (
-        SimpleNamespace(flow=name, changing_key=more.get(name, ""), read_committed=True) for name in ("there", "back")
-    )
+    names = {name: more.get(name, "") for name in ("there", "back")}
+    flow, back = (SimpleNamespace(flow=name, changing_key=key, read_committed=True) for name, key in names.items())
     site: Any = SimpleNamespace(flow=flow, back=back, source="eu", target="us")
     (found,) = await log_comparison.prove(site, [move], more.get("sample", 10), is_gone=more.get("is_gone", False))
     return found
 
 
 @pytest.mark.parametrize(("eu", "outcome"), [(NUMBERS, SAME), (NUMBERS[1:], DIFFERS), (MASKED, DIFFERS)])
-async def test_the_next_records_of_both_sides_are_compared(
-    monkeypatch: pytest.MonkeyPatch, eu: list[Any], outcome: str
-) -> None:
+async def test_the_next_records_are_compared(monkeypatch: pytest.MonkeyPatch, eu: list[Any], outcome: str) -> None:
     found = await proof(monkeypatch, eu, NUMBERS, 10)
     assert (found.outcome, found.records) == (outcome, 10 if outcome == SAME else 0)
 
@@ -168,14 +159,9 @@ def test_no_more_than_a_few_hundred_partitions_are_read_at_once() -> None:
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-async def test_who_could_not_be_read_in_time_neither_differs_nor_ends(
-    monkeypatch: pytest.MonkeyPatch, side: str
-) -> None:
+async def test_what_is_not_read_in_time_neither_differs_nor_ends(monkeypatch: pytest.MonkeyPatch, side: str) -> None:
     found = await proof(monkeypatch, NUMBERS, NUMBERS, 10, stalls=side)
     assert (found.outcome, found.why) == (NOT_COMPARED, f"the {side} could not be read in time")
-
-
-# -- what is printed ------------------------------------------------------------------------------
 
 
 def test_why_places_were_not_compared_is_told_unasked(capsys: pytest.CaptureFixture[str]) -> None:

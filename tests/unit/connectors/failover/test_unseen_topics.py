@@ -49,41 +49,25 @@ class Eu(Us):
 
 
 def flow(source: str, target: str, *, enabled: bool) -> Any:
+    offsets = f"mm2-offsets.{source}.internal"
     return SimpleNamespace(
-        flow=f"{source}->{target}",
-        name="MirrorSourceConnector",
-        source_alias=source,
-        target_alias=target,
-        policy=DefaultReplicationPolicy(),
-        map_topic=f"mm2-offset-map.{source}.internal",
-        offsets_topic=f"mm2-offsets.{source}.internal",
-        offsets_topics=(f"mm2-offsets.{source}.internal",),
-        enabled=enabled,
-        should_mirror=lambda _: True,
-        remote_topic=lambda topic: topic,
-    )
+        flow=f"{source}->{target}", name="MirrorSourceConnector", source_alias=source, target_alias=target,
+        policy=DefaultReplicationPolicy(), map_topic=f"mm2-offset-map.{source}.internal", offsets_topic=offsets,
+        offsets_topics=(offsets,), enabled=enabled, should_mirror=lambda _: True, remote_topic=lambda topic: topic,
+    )  # fmt: skip
 
 
 def site(*, enabled: bool) -> Any:
     """Topics keep their names."""
-    return SimpleNamespace(
-        flow=flow("us", "eu", enabled=True),
-        back=flow("eu", "us", enabled=enabled),
-        source=Us(),
-        target=Eu(),
-        maps=Maps(),
-    )
+    flows = {"flow": flow("us", "eu", enabled=True), "back": flow("eu", "us", enabled=enabled)}
+    return SimpleNamespace(**flows, source=Us(), target=Eu(), maps=Maps())
 
 
 def places(of: Any) -> TargetOffsets:
     of.checkpoints = SimpleNamespace(
-        syncs_on_source=True,
-        offset_syncs_topic="syncs",
-        flow="us->eu",
-        source_alias="us",
-        target_alias="eu",
+        syncs_on_source=True, offset_syncs_topic="syncs", flow="us->eu", source_alias="us", target_alias="eu",
         policy=DefaultReplicationPolicy(),
-    )
+    )  # fmt: skip
     return TargetOffsets(of, of.source)
 
 
@@ -101,9 +85,8 @@ async def test_who_looks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     of.turned = lambda: of
     put(monkeypatch, collect_snapshot, why_silent={}, not_copied={}, _refused={}, _operators={}, read_positions={})
     put(monkeypatch, collect_snapshot, read_heartbeats={}, only_at_source={}, find_diverged={}, topic_values={})
-    put(monkeypatch, collect_snapshot, reverse_flow_check=SimpleNamespace(objections=[]))
+    put(monkeypatch, collect_snapshot, reverse_flow_check=SimpleNamespace(objections=[]), read_last_run=None)
     put(monkeypatch, collect_snapshot, first_rules=FirstRules(doubt="the rules are not shown"))
-    put(monkeypatch, collect_snapshot, read_last_run=None)
     put(monkeypatch, journal, moved={})
     monkeypatch.setattr(collect_snapshot, "LagReader", lambda *_: SimpleNamespace(all=answers(FlowLag(()))))
     look_at = SimpleNamespace(groups=answers(Groups()), seen_at_ms={})
@@ -114,9 +97,8 @@ async def test_who_looks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "the rules are not shown" in found.notes
     found = await collect_snapshot.collect(of, FailoverOptions(lambda _: True))
     assert "the rules are not shown" not in found.notes
-    monkeypatch.setattr(
-        collect_snapshot, "read_last_run", refuses := AsyncMock(side_effect=NotAuthorized("grant READ"))
-    )
+    refuses = AsyncMock(side_effect=NotAuthorized("grant READ"))
+    monkeypatch.setattr(collect_snapshot, "read_last_run", refuses)
     found = await collect_snapshot.collect(of, FailoverOptions(lambda _: True))
     assert refuses.called and (found.obstacles, found.verified) == ((), None)
     assert verified_line(found, 0).text == (
@@ -131,9 +113,7 @@ async def test_that_of_one_that_is_enabled_has_to_be() -> None:
 
 
 @pytest.mark.parametrize("target_topic", ["us.orders", "orders"])
-async def test_where_the_flow_back_begins_is_asked_for_where_it_would_bring_something_back(
-    monkeypatch: pytest.MonkeyPatch, target_topic: str
-) -> None:
+async def test_where_the_flow_back_begins_is_asked_for(monkeypatch: pytest.MonkeyPatch, target_topic: str) -> None:
     """Nobody could store it either, and that would be known once the flow is drained and stopped."""
     source = TopicPartition("orders", 0)
     copied = Position("orders", 0, UUID(int=1), 9, 2, target_topic, 0, UUID(int=2), 9, "", -1, -1, 0)

@@ -70,9 +70,8 @@ def test_round_trip(connector: str, position: Position) -> None:
 
 def test_the_bytes_stay() -> None:
     """Stored for years: a change of these bytes is a change of version."""
-    assert encode_position_key(KEY).hex() == (
-        "0101" + "0015" + b"MirrorSourceConnector".hex() + "0006" + b"orders".hex() + "00000001"
-    )
+    key = encode_position_key(KEY).hex()
+    assert key == "0101" + "0015" + b"MirrorSourceConnector".hex() + "0006" + b"orders".hex() + "00000001"
     assert encode_position(EXAMPLE).hex() == (
         "01" + "000000000000000a" + "00000002" + "00000001" + "0000000000000009" + "000000000000004d" + "0003"
         "00000008" + UUID(int=1).hex + UUID(int=2).hex + "0009" + b"us.orders".hex() + "0003" + b"txn".hex() + "00"
@@ -129,6 +128,8 @@ def folded(*records: tuple[KeyKind, bytes | None], run: LastRun | None = None) -
 
 FULL = (KeyKind.POSITION, encode_position(EXAMPLE))
 LATER = replace(EXAMPLE, next_source_offset=20, source_leader_epoch=4, target_end=18, next_sequence=17)
+FLAGS = {"is_handed_over": True, "is_last_ours": True}
+OTHERS = {"target_topic": "other", "producer_epoch": 9, "next_source_offset": 9}
 
 
 def test_progress_goes_on_from_the_full_record_before_it() -> None:
@@ -160,16 +161,7 @@ def test_progress_that_arrives_after_the_hand_over_does_not_count() -> None:
     assert folded((KeyKind.POSITION, encode_position(over)), late) == StoredPosition(over, over)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"is_handed_over": True},
-        {"is_last_ours": True},
-        {"target_topic": "other"},
-        {"producer_epoch": 9},
-        {"next_source_offset": 9},
-    ],
-)
+@pytest.mark.parametrize("changes", [{name: value} for name, value in {**FLAGS, **OTHERS}.items()])
 def test_what_progress_has_no_room_for_needs_a_full_record(changes: dict[str, Any]) -> None:
     assert not can_follow(replace(EXAMPLE, **changes), EXAMPLE)
 

@@ -53,16 +53,18 @@ _RIGHT = [
     PARTITION_STATES.encode_value(_STATE),
     b"\x01",
 ]
+
+
+def _with_header(name: str, data: bytes) -> object:
+    return fold_position(None, KeyKind.POSITION, _KEY, encode_position(_POSITION), [(name, data)])
+
+
 _READERS: dict[str, Callable[[bytes], object]] = {
     "kind": decode_kind,
     "position key": decode_position_key,
     "position": lambda data: fold_position(None, KeyKind.POSITION, _KEY, data, ()),
-    "run": lambda data: fold_position(
-        None, KeyKind.POSITION, _KEY, encode_position(_POSITION), [("heliograph.run", data)]
-    ),
-    "claimant": lambda data: fold_position(
-        None, KeyKind.POSITION, _KEY, encode_position(_POSITION), [("heliograph.claimant", data)]
-    ),
+    "run": lambda data: _with_header("heliograph.run", data),
+    "claimant": lambda data: _with_header("heliograph.claimant", data),
     "progress": lambda data: fold_position(_FULL, KeyKind.PROGRESS, _KEY, data, ()),
     "chunk key": decode_chunk_key,
     "chunk": lambda data: decode_chunk(0, data),
@@ -106,18 +108,12 @@ def test_offset_syncs_of_any_order_are_taken(syncs: list[tuple[int, int]], asked
     store.translate(TopicPartition("t", 0), asked)
 
 
+_FIELDS = st.sampled_from(
+    ["properties", "tasks", "state", "worker_id", "generation", "topic", "key", "task-count", "a"]
+)
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["RUNNING", "x", "\ud800", "9" * 5000]),
-    lambda each: (
-        st.lists(each, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                ["properties", "tasks", "state", "worker_id", "generation", "topic", "key", "task-count", "a"]
-            ),
-            each,
-            max_size=4,
-        )
-    ),
+    lambda each: st.lists(each, max_size=3) | st.dictionaries(_FIELDS, each, max_size=4),
     max_leaves=8,
 )
 _KEYS = st.sampled_from(
@@ -129,9 +125,8 @@ _KEYS = st.sampled_from(
         *("status-task-c-" + "9" * 5000, "status-topic-t:connector-c", "status-topic-", "[" * 500, ""),
     ]
 )
-_VALUES = (
-    st.none() | _JSON.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=20) | st.just(b"[" * 100_000)
-)
+_TEXTS = _JSON.map(lambda value: json.dumps(value).encode())
+_VALUES = st.none() | _TEXTS | st.binary(max_size=20) | st.just(b"[" * 100_000)
 
 
 @given(st.lists(st.tuples(_KEYS, _VALUES), max_size=8))

@@ -23,17 +23,9 @@ from connectors.topic_sync.cluster_changes import AlterConfig, CreateTopic
 from connectors.topic_sync.remote_topics import Naming, TopicPlan
 
 COMPACTED = TopicConfig("compact", ConfigSource.TOPIC)
-SETTINGS = source_settings(
-    {
-        "name": "n",
-        "connector.class": "MirrorSourceConnector",
-        "source.cluster.alias": "us",
-        "target.cluster.alias": "eu",
-        "topics": ".*",
-        "replication.factor": "2",
-    },
-    {"offset.storage.topic": "offsets"},
-)
+PROPS = {"name": "n", "connector.class": "x", "source.cluster.alias": "us", "target.cluster.alias": "eu"}
+WORKER = {"offset.storage.topic": "offsets"}
+SETTINGS = source_settings({**PROPS, "topics": ".*", "replication.factor": "2"}, WORKER)
 
 
 class Cluster:
@@ -101,31 +93,22 @@ def position(source: str, target: str, source_id: UUID = OLD, target_id: UUID = 
     return Position(source, 0, source_id, 1, 0, target, 0, target_id, 1, "", -1, -1, 0, True)
 
 
+Names = Collection[str]
+
+
 def left(
-    source: Collection[str],
-    target: Collection[str],
-    current: Mapping[str, str],
-    *positions: Position,
-    going: Collection[str] = (),
-    **props: str,
+    source: Names, target: Names, current: Mapping[str, str], *positions: Position, going: Names = (), **props: str
 ) -> set[tuple[str, str]]:
-    everything = {
-        "name": "n",
-        "connector.class": "MirrorSourceConnector",
-        "source.cluster.alias": "us",
-        "target.cluster.alias": "eu",
-        **{key.replace("_", "."): value for key, value in props.items()},
-    }
-    settings = source_settings(everything, {"offset.storage.topic": "offsets"})
+    everything = PROPS | {key.replace("_", "."): value for key, value in props.items()}
+    settings = source_settings(everything, WORKER)
     found = flow_plan.topics_left(settings, source, target, current, positions, going)
     return {(one.kind.value, one.resource) for one in found}
 
 
 def test_counts_of_partitions_and_replicas() -> None:
     grown = planned_topics(topic("t", 2), topic("us.t", 3, replicas=2))
-    assert list(flow_plan.partitions_left("eu", grown)) == [
-        Drift(DriftKind.EXTRA_PARTITIONS, "eu", "us.t", expected="2", found="3")
-    ]
+    extra = Drift(DriftKind.EXTRA_PARTITIONS, "eu", "us.t", expected="2", found="3")
+    assert list(flow_plan.partitions_left("eu", grown)) == [extra]
     assert not list(flow_plan.partitions_left("eu", planned_topics(topic("t", 3), topic("us.t", 2))))
     (factor,) = flow_plan.replicas_left("eu", grown, 3)
     assert (factor.kind, factor.expected, factor.found) == (DriftKind.REPLICATION_FACTOR, "3", "2")
@@ -134,16 +117,12 @@ def test_counts_of_partitions_and_replicas() -> None:
 
 
 def test_settings_that_are_not_kept_in_step() -> None:
-    source = {
-        "retention.ms": TopicConfig("5", ConfigSource.TOPIC),
-        "min.insync.replicas": TopicConfig("1", ConfigSource.DEFAULT),
-    }
-    target = {
-        "retention.ms": TopicConfig("7", ConfigSource.TOPIC),
-        "min.insync.replicas": TopicConfig("2", ConfigSource.TOPIC),
-        "segment.ms": TopicConfig("9", ConfigSource.DEFAULT),
-        "of.later.brokers": TopicConfig("x", ConfigSource.TOPIC),
-    }
+    def configs(own: ConfigSource, **values: str) -> dict[str, TopicConfig]:
+        return {key.replace("_", "."): TopicConfig(value, own) for key, value in values.items()}
+
+    source = configs(ConfigSource.TOPIC, retention_ms="5") | configs(ConfigSource.DEFAULT, min_insync_replicas="1")
+    target = configs(ConfigSource.TOPIC, retention_ms="7", min_insync_replicas="2", of_later_brokers="x")
+    target |= configs(ConfigSource.DEFAULT, segment_ms="9")
     by_hand = {("min.insync.replicas", "1", "2"), ("of.later.brokers", None, "x")}
 
     def found(*, synced: bool) -> set[tuple[str, str | None, str | None]]:
@@ -156,9 +135,8 @@ def test_settings_that_are_not_kept_in_step() -> None:
 
 def test_remote_topics_without_a_source_topic_that_is_mirrored() -> None:
     target = ["us.t", "us.gone", "us.left-out", "us.going", "us.heartbeats", "ap.x", "own", "us.checkpoints.internal"]
-    found = left(
-        ["t", "left-out", "heartbeats"], target, {"t": "us.t", "heartbeats": "us.heartbeats"}, going=["us.going"]
-    )
+    current = {"t": "us.t", "heartbeats": "us.heartbeats"}
+    found = left(["t", "left-out", "heartbeats"], target, current, going=["us.going"])
     assert found == {("without-source", "us.gone"), ("not-mirrored", "us.left-out")}
 
 
@@ -181,10 +159,7 @@ def test_a_remote_topic_that_another_one_stands_in_for() -> None:
 
 
 def test_topics_that_are_not_those_that_were_copied() -> None:
-    settings = source_settings(
-        {"name": "n", "connector.class": "x", "source.cluster.alias": "us", "target.cluster.alias": "eu"},
-        {"offset.storage.topic": "offsets"},
-    )
+    settings = source_settings(PROPS, WORKER)
     source, target = {"t": topic("t", topic_id=NEW)}, {"us.t": topic("us.t", topic_id=OLD)}
     (one,) = flow_plan.recreated_left(settings, source, target, [position("t", "us.t"), position("gone", "us.gone")])
     assert (one.kind, one.cluster, one.resource) == (DriftKind.RECREATED, "us", "t")

@@ -29,17 +29,9 @@ POSITION = Position(*SOURCE, OF_SOURCE, 500, 3, *TARGET, OF_TARGET, 450, "mm2-0"
 
 
 def settings(**policies: str) -> MirrorSourceSettings:
-    return source_settings(
-        {
-            "name": "n",
-            "connector.class": "MirrorSourceConnector",
-            "source.cluster.alias": "us",
-            "target.cluster.alias": "eu",
-            "topics": "orders",
-            **{key.replace("_", "."): value for key, value in policies.items()},
-        },
-        {"offset.storage.topic": "offsets"},
-    )
+    props = {"name": "n", "connector.class": "x", "source.cluster.alias": "us", "target.cluster.alias": "eu"}
+    own = {key.replace("_", "."): value for key, value in policies.items()}
+    return source_settings({**props, "topics": "orders", **own}, {"offset.storage.topic": "offsets"})
 
 
 def topic(name: str, topic_id: UUID) -> TopicMetadata:
@@ -211,9 +203,8 @@ async def test_a_truncated_target_is_copied_to_again_from_where_the_map_tells(fl
     found, part = await flow.check()
     assert found.obstacles == []
     (reported,) = found.notes
-    assert reported.startswith(
-        "orders-0: target us.orders-0 was truncated: it had acknowledged offsets up to 449, and ends"
-    )
+    truncated = "orders-0: target us.orders-0 was truncated: it had acknowledged offsets up to 449, and ends"
+    assert reported.startswith(truncated)
     assert reported.endswith("are missing there; a run copies them again from source offset 300")
     assert (part.begins_at, part.because, part.target_end) == (300, "offset-map", 240)
 

@@ -95,11 +95,8 @@ class Slice:
     async def close(self) -> None: ...
 
     def moved(self, to: int, state: str = "running", reason: str = "") -> None:
-        self._report(
-            PartitionProgress(
-                ONE, to, -1, -1, 0, 100, -1, 1, records=1, bytes=1, batches={}, state=state, reason=reason
-            )
-        )
+        of_records: Any = {"records": 1, "bytes": 1, "batches": {}}
+        self._report(PartitionProgress(ONE, to, -1, -1, 0, 100, -1, 1, **of_records, state=state, reason=reason))
 
 
 class Scene:
@@ -110,10 +107,8 @@ class Scene:
         settings = mirror_settings([consumer], producer, options, lambda _: None)
         self.source, self.group = Source(), Group()
         clusters = cast(Any, SimpleNamespace(target=None, source=self.source))
-        nothing = cast(Any, None)
-        self.context = ProcessContext(
-            settings, settings.sources[0], 0, "abc", nothing, nothing, nothing, clusters, nothing
-        )
+        of_process: Any = (settings, settings.sources[0], 0, "abc", None, None, None, clusters, None)
+        self.context = ProcessContext(*of_process)
         self.slices: list[Slice] = []
         self.defect = False
         self.leaderless: set[TopicPartition] = set()
@@ -143,11 +138,10 @@ class Scene:
         return self.slices[number]
 
     async def until_stored(self, offset: int) -> None:
-        await until(
-            lambda: ONE in self.group.stored and self.group.stored[ONE].offset == offset,
-            f"{offset} is stored",
-            WITHIN_S,
-        )
+        def is_stored() -> bool:
+            return ONE in self.group.stored and self.group.stored[ONE].offset == offset
+
+        await until(is_stored, f"{offset} is stored", WITHIN_S)
 
 
 @pytest.fixture
@@ -292,12 +286,7 @@ def test_where_a_copy_goes_on_behind_a_stored_offset(stored: int, then: UUID | N
 
 def test_the_text_beside_an_offset_names_the_topic() -> None:
     assert topic_id_of(ONE, encode_by_key(OLD)) == OLD
-    for text in (
-        encode_by_key(None),
-        "heliograph:by-key:?",
-        "another tool's",
-        "heliograph:spread:busy:orders::-1:7:id",
-    ):
+    for text in (encode_by_key(None), "heliograph:by-key:?", "another tool's", "heliograph:spread:busy:a::-1:7:id"):
         assert topic_id_of(ONE, text) is None
 
 
@@ -324,9 +313,8 @@ def test_what_the_target_refuses_is_told_in_options_of_the_command_line(code: in
 
 def test_a_record_that_a_handler_fails_on_may_be_left_out() -> None:
     found = stop_message_at_end(QUARANTINED, ONE, "the handler fails: ValueError", "g")
-    assert found == (
-        "the handler fails: ValueError; with --abort.on.send.failure false such records are skipped, logged and counted"
-    )
+    skipped = "with --abort.on.send.failure false such records are skipped, logged and counted"
+    assert found == f"the handler fails: ValueError; {skipped}"
 
 
 @pytest.mark.parametrize(

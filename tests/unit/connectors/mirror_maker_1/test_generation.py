@@ -112,20 +112,14 @@ class Group:
 
 def a_copying(clusters: Clusters, partitions: Sequence[TopicPartition] = (ONE,)) -> Copying:
     options = SimpleNamespace(aborts=True, handler=None, commit_interval_ms=1000)
+    parts = {"clusters": clusters, "admin": clusters.target, "settings": SimpleNamespace(options=options)}
     context = SimpleNamespace(
-        name="stream 0",
-        clusters=clusters,
-        admin=clusters.target,
-        settings=SimpleNamespace(options=options),
+        name="stream 0", **parts, engine=None, links=None, transactional_id=lambda: "id",
         source=SimpleNamespace(flow_name=FlowName("source", "target"), reset_to=0, group=SimpleNamespace(group_id="g")),
-        engine=None,
-        links=None,
-        transactional_id=lambda: "id",
         slice_settings=lambda: SliceSettings("source->target", 0, {}, {}),
-    )
-    return Copying(
-        cast(ProcessContext, context), cast(GroupOffsets, Group()), partitions, TopicRefusals("stream 0"), lambda: True
-    )
+    )  # fmt: skip
+    group, refusals = cast(GroupOffsets, Group()), TopicRefusals("stream 0")
+    return Copying(cast(ProcessContext, context), group, partitions, refusals, lambda: True)
 
 
 @pytest.fixture
@@ -169,9 +163,7 @@ async def test_a_target_of_an_old_release_is_refused(copied: list[str]) -> None:
     assert copied == []
 
 
-async def test_a_topic_that_the_target_refuses_holds_up_no_other(
-    copied: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_refused_topic_holds_up_no_other(copied: list[str], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     source, target = Brokers(topic("orders"), topic("clicks"), topic("logs")), Target(topic("logs", 2))
     target.refuses = {"orders": PermanentError("cluster target: cannot create topic orders: POLICY_VIOLATION")}
@@ -270,9 +262,7 @@ async def test_a_topic_that_was_deleted_holds_up_no_other(copied: list[str], cap
 
 
 @pytest.mark.parametrize("is_source", [True, False])
-async def test_a_topic_that_was_made_anew_ends_nothing_while_its_beginning_is_looked_for(
-    monkeypatch: pytest.MonkeyPatch, is_source: bool
-) -> None:
+async def test_a_topic_made_anew_ends_nothing_meanwhile(monkeypatch: pytest.MonkeyPatch, is_source: bool) -> None:
     clusters = Clusters(
         Brokers(topic("orders", topic_id=NEW if is_source else OLD)).cluster,
         Brokers(topic("orders", topic_id=THERE if is_source else NEW)).cluster,

@@ -23,6 +23,7 @@ from connectors.mirror_maker_1.process import MirrorMaker1, Stream, reached
 from connectors.mirror_maker_1.process_context import ProcessContext
 from connectors.mirror_maker_1.topics import takes
 from connectors.spark.engine import SparkEngine
+from tests.kit.answers import answers
 from tests.kit.members import until
 from tests.kit.one_loop import OneLoop
 from tests.kit.virtual_time import in_virtual_time
@@ -66,6 +67,14 @@ def a_stream(source: Brokers, number: int = 0) -> Stream:
     return Stream(cast(ProcessContext, context))
 
 
+async def looked(**counts: int) -> tuple[Brokers, Stream]:
+    """A source, and a stream that has looked at it."""
+    source = Brokers(**counts)
+    stream = a_stream(source)
+    stream._present = await stream._look()
+    return source, stream
+
+
 async def shared_out(stream: Stream, **wanted: Collection[str]) -> dict[str, list[str]]:
     """What the stream, as leader, gives members that want these topics."""
     said = {member: consumer_group.encode_subscription(topics) for member, topics in wanted.items()}
@@ -79,9 +88,7 @@ async def starts_a_round(stream: Stream) -> bool:
 
 
 async def test_what_a_lagging_broker_hides_is_given_out_after_the_next_look() -> None:
-    source = Brokers(orders=2, orders2=1)
-    stream = a_stream(source)
-    stream._present = await stream._look()
+    source, stream = await looked(orders=2, orders2=1)
     source.counts = {"orders": 1}
     assert await shared_out(stream, me=["orders", "orders2"]) == {"me": ["orders-0"]}
     source.counts = {"orders": 2, "orders2": 1}
@@ -89,9 +96,7 @@ async def test_what_a_lagging_broker_hides_is_given_out_after_the_next_look() ->
 
 
 async def test_partitions_that_were_not_shared_out_start_a_round() -> None:
-    source = Brokers(orders=1)
-    stream = a_stream(source)
-    stream._present = await stream._look()
+    source, stream = await looked(orders=1)
     # Another member has heard of a topic that is new to all whom the leader asks, and which it does not want itself.
     assert await shared_out(stream, me=["orders"], other=["orders", "clicks"]) == {"me": ["orders-0"], "other": []}
     assert not await starts_a_round(stream)
@@ -100,9 +105,7 @@ async def test_partitions_that_were_not_shared_out_start_a_round() -> None:
 
 
 async def test_a_leader_compares_with_what_it_shared_out_and_not_with_its_older_look() -> None:
-    source = Brokers(orders=1)
-    stream = a_stream(source)
-    stream._present = await stream._look()
+    source, stream = await looked(orders=1)
     source.counts = {"orders": 2}
     assert await shared_out(stream, me=["orders"]) == {"me": ["orders-0", "orders-1"]}
     assert not await starts_a_round(stream)
@@ -111,24 +114,18 @@ async def test_a_leader_compares_with_what_it_shared_out_and_not_with_its_older_
 
 
 async def test_a_leader_joins_again_for_a_topic_that_is_new_to_it() -> None:
-    source = Brokers(orders=1)
-    stream = a_stream(source)
-    stream._present = await stream._look()
+    source, stream = await looked(orders=1)
     await shared_out(stream, me=["orders"])
     source.counts = {"orders": 1, "orders2": 1}
     assert await starts_a_round(stream)
 
 
 async def test_who_leads_no_longer_compares_with_its_own_look() -> None:
-    source = Brokers(orders=1, clicks=1)
-    stream = a_stream(source)
-    stream._present = await stream._look()
+    source, stream = await looked(orders=1, clicks=1)
     await shared_out(stream, me=["orders"], other=["clicks"])
 
-    async def join(_: object) -> Membership:
-        return Membership(2, "me", leader="other", protocol=consumer_group.RANGE, assignment=b"")
-
-    stream._member = cast(Any, SimpleNamespace(join=join))
+    joined = Membership(2, "me", leader="other", protocol=consumer_group.RANGE, assignment=b"")
+    stream._member = cast(Any, SimpleNamespace(join=answers(joined)))
     await stream._joined()
     source.counts = {"orders": 1, "clicks": 2}
     assert not await starts_a_round(stream)
@@ -137,8 +134,7 @@ async def test_who_leads_no_longer_compares_with_its_own_look() -> None:
 
 
 async def test_a_target_topic_that_was_made_here_and_given_more_partitions_is_copied_in_another_way() -> None:
-    stream = a_stream(Brokers(orders=3))
-    stream._present = await stream._look()
+    _, stream = await looked(orders=3)
     stream._copying = cast(Any, SimpleNamespace(target_counts={}))
     target = cast(Brokers, stream._context.clusters.target)
     target.counts = {"orders": 3}

@@ -84,9 +84,8 @@ def test_below_a_hole_nothing_is_claimed() -> None:
 
 def test_what_the_cleaner_took_from_the_target_stood_where_there_is_room_for_it() -> None:
     assert runs("abcdefgh", "a...efgh") == [MapRun(0, 0, 8)]
-    assert runs("ab.def.h", "a..d.f.h") == [MapRun(0, 0, 1), MapRun(3, 3, 3), MapRun(7, 7, 1)], (
-        "not where the source has none"
-    )
+    both_lack = runs("ab.def.h", "a..d.f.h")
+    assert both_lack == [MapRun(0, 0, 1), MapRun(3, 3, 3), MapRun(7, 7, 1)], "not where the source has none"
     assert runs("abcdefgh", "a..efgh") == [MapRun(0, 0, 1), MapRun(4, 3, 4)]
     assert runs("pxxbcdxxq", "pxx...xxq") == [MapRun(0, 0, 9)], "also between records that are no anchors"
     assert runs("abcd", "axyd") == [MapRun(0, 0, 1), MapRun(3, 3, 1)], "not where the target has others"
@@ -225,19 +224,13 @@ def test_what_is_claimed_is_true(
     history: tuple[list[tuple[int, Copy]], list[tuple[int, Copy]], tuple[int, int]], window: int
 ) -> None:
     left, there, top = history
-    mapped = found_in(
-        lay(
-            [item(offset, copy.content) for offset, copy in left],
-            [item(offset, copy.content) for offset, copy in there],
-            top,
-            window,
-        )
-    )
+    ours, theirs = ([item(offset, copy.content) for offset, copy in log] for log in (left, there))
+    mapped = found_in(lay(ours, theirs, top, window))
     if not mapped.first:
         return
     target = dict(there)
-    ours = [(offset, copy) for offset, copy in left if offset >= mapped.first.upstream]
-    for at, (offset, copy) in enumerate(ours):
+    readable = [(offset, copy) for offset, copy in left if offset >= mapped.first.upstream]
+    for at, (offset, copy) in enumerate(readable):
         reported = mapped.forward(offset)
         assert reported is not None
         # Right behind a run somebody goes on, though what stands there may be no copy of what follows.
@@ -245,7 +238,7 @@ def test_what_is_claimed_is_true(
             assert target[reported.offset].content == copy.content
         begins = reported.offset if reported.place is not OffsetLocation.BEYOND else top[1]
         contents = [one.content for place, one in there if place >= begins]
-        for later in (one for _, one in ours[at:]):
+        for later in (one for _, one in readable[at:]):
             if any(one.number == later.number for _, one in there):
                 assert later.content in contents, "whoever begins there misses nothing that is there"
 

@@ -62,9 +62,7 @@ class Stored:
     together=st.integers(1, 7),
     offsets=st.lists(st.integers(0, 250), min_size=1, max_size=8),
 )
-def test_chunk_by_chunk_it_says_what_all_runs_say(
-    history: list[MapRun], max_runs: int, together: int, offsets: list[int]
-) -> None:
+def test_chunks_say_what_all_runs_say(history: list[MapRun], max_runs: int, together: int, offsets: list[int]) -> None:
     writer, stored, twin, whole = MapWriter(PAIR, max_runs=max_runs), Stored(), Twin(), RunList()
     for turn, run in enumerate(history):
         writer.append(run)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -168,18 +170,11 @@ def test_transactions_cost_about_three_bytes_a_run() -> None:
     assert len(encode_chunk(mixed)) / len(mixed) <= 6
 
 
-@given(
-    pair=st.builds(
-        MapPair,
-        st.text("ab.-_", min_size=1),
-        st.none() | st.uuids().filter(lambda value: value != UUID(int=0)),
-        st.integers(0, 2**31 - 1),
-        st.text("ab.-_", min_size=1),
-        st.none() | st.uuids().filter(lambda value: value != UUID(int=0)),
-        st.integers(0, 2**31 - 1),
-    ),
-    upstream=st.integers(0, 2**63 - 1),
-)
+IDS = st.none() | st.uuids().filter(lambda value: value != UUID(int=0))
+NAMES, NUMBERS = st.text("ab.-_", min_size=1), st.integers(0, 2**31 - 1)
+
+
+@given(pair=st.builds(MapPair, NAMES, IDS, NUMBERS, NAMES, IDS, NUMBERS), upstream=st.integers(0, 2**63 - 1))
 def test_chunk_key_round_trip(pair: MapPair, upstream: int) -> None:
     raw = encode_chunk_key(ChunkKey(pair, upstream))
     assert decode_kind(raw) is KeyKind.CHUNK
@@ -193,9 +188,8 @@ def test_the_bytes_stay() -> None:
         "0102" + UUID(int=1).hex + "00000003" + "00" * 16 + "00000004" + "0000000000000005"
         "0006" + b"orders".hex() + "0009" + b"us.orders".hex()
     )
-    assert encode_chunk([MapRun(5, 2, 300), MapRun(306, 302, 1)]).hex() == "01" + "0000000000000002" + "0002" + (
-        "0000ac02" + "010001"
-    )
+    encoded = encode_chunk([MapRun(5, 2, 300), MapRun(306, 302, 1)])
+    assert encoded.hex() == "01" + "0000000000000002" + "0002" + "0000ac02" + "010001"
 
 
 ONE_RUN = encode_chunk([MapRun(0, 0, 1)])
@@ -349,9 +343,7 @@ class TestMapWriter:
             [MapRun(10, 3, 1), MapRun(5, 6, 1), MapRun(6, 6, 1), MapRun(1, 9, 1)],
         ],
     )
-    def test_what_a_chunk_took_from_older_ones_does_not_come_back_when_it_is_replaced(
-        self, later: list[MapRun]
-    ) -> None:
+    def test_what_a_chunk_took_from_older_ones_stays_away_when_it_is_replaced(self, later: list[MapRun]) -> None:
         writer, topic, twin = MapWriter(PAIR), Topic(), Twin()
         for run in [MapRun(0, 0, 1), MapRun(1, 2, 1), MapRun(2, 4, 1), MapRun(3, 6, 1), *later]:
             writer.append(run)
@@ -460,22 +452,16 @@ class TestMapWriter:
             writer.append(MapRun(100 + 11 * at, 10 * at, 10))
         writer.written()
         writer.append(MapRun(120, 19, 1))
-        assert [(decode_chunk_key(key).first_upstream, value is None) for key, value in writer.changes()] == [
-            (133, True),
-            (166, True),
-            (120, False),
-        ]
+        changes = [(decode_chunk_key(key).first_upstream, value is None) for key, value in writer.changes()]
+        assert changes == [(133, True), (166, True), (120, False)]
         assert [upstream for upstream, _ in writer.values()] == [120]
 
 
 def test_predecessors_differ_in_a_known_id() -> None:
-    def recreated_topic(source: UUID | None, target: UUID | None) -> bool:
-        return MapPair("t", source, 0, "us.t", target, 0).is_predecessor_of(
-            MapPair("t", UUID(int=1), 0, "us.t", UUID(int=2), 0)
-        )
-
-    assert recreated_topic(UUID(int=9), UUID(int=2))
-    assert recreated_topic(UUID(int=1), UUID(int=9))
-    assert not recreated_topic(UUID(int=1), UUID(int=2))
-    assert not recreated_topic(None, UUID(int=2)), "brokers that have learnt topic ids meanwhile"
+    of = MapPair("t", UUID(int=1), 0, "us.t", UUID(int=2), 0)
+    for source, target, is_recreated in ((9, 2, True), (1, 9, True), (1, 2, False)):
+        ids: Any = {"source_topic_id": UUID(int=source), "target_topic_id": UUID(int=target)}
+        assert replace(of, **ids).is_predecessor_of(of) is is_recreated
+    learnt = replace(of, source_topic_id=None)
+    assert not learnt.is_predecessor_of(of), "brokers that have learnt topic ids meanwhile"
     assert not MapPair("other", UUID(int=9), 0, "us.t", None, 0).is_predecessor_of(PAIR)

@@ -19,9 +19,7 @@ from tests.kit.stored import encode_chunk
 SETTINGS = ConnectionSettings((("eu", 9092),), "task-0")
 
 
-async def test_tasks_of_a_flow_share_a_reader_whose_connections_close_with_the_last(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_tasks_share_a_reader_whose_connections_close_with_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[Cluster] = []
 
     async def close(self: Cluster) -> None:

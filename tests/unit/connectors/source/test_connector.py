@@ -15,13 +15,10 @@ from connectors.topic_sync.cluster_changes import CreateTopic
 from connectors.topic_sync.remote_topics import Naming, TopicPlan
 from tests.kit import virtual_time
 
-PROPS = {
-    "name": "MirrorSourceConnector",
-    "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
-    "source.cluster.alias": "us",
-    "target.cluster.alias": "eu",
-    "topics": "orders.*",
-}
+NAME = "MirrorSourceConnector"
+NAMES = {"name": NAME, "connector.class": f"org.apache.kafka.connect.mirror.{NAME}"}
+PROPS = {**NAMES, "source.cluster.alias": "us", "target.cluster.alias": "eu", "topics": "orders.*"}
+WORKER = {"offset.storage.topic": "mm2-offsets.us.internal"}
 CLUSTER: Any = None
 PRESENT = [
     {**PROPS, "topics": ".*", "task.assigned.partitions": "orders-0,orders-2,clicks-0", "task.index": "0"},
@@ -82,9 +79,7 @@ async def test_a_topic_that_the_target_shows_late_is_copied_soon(monkeypatch: py
     monkeypatch.setattr(module, "refuse_old_clusters", nothing)
     asked_again = asyncio.Event()
     context: Any = type("Context", (), {"request_task_reconfiguration": lambda _: asked_again.set()})()
-    settings = source_settings(
-        {**PROPS, "sync.topic.configs.enabled": "false"}, {"offset.storage.topic": "mm2-offsets.us.internal"}
-    )
+    settings = source_settings({**PROPS, "sync.topic.configs.enabled": "false"}, WORKER)
     connector = MirrorSourceConnector(settings, PROPS, source, target, CLUSTER)
     await connector.start(context)
     assert connector.task_configs(1) == []
@@ -123,9 +118,7 @@ async def test_looks_at_many_partitions_are_rarer(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "make_topics", nothing)
     monkeypatch.setattr(module, "add_partitions", nothing)
     monkeypatch.setattr(module, "refuse_old_clusters", nothing)
-    settings = source_settings(
-        {**PROPS, "sync.topic.configs.enabled": "false"}, {"offset.storage.topic": "mm2-offsets.us.internal"}
-    )
+    settings = source_settings({**PROPS, "sync.topic.configs.enabled": "false"}, WORKER)
     connector = MirrorSourceConnector(settings, PROPS, source, source, CLUSTER)
     await connector.start(CLUSTER)
     await asyncio.sleep(62)

@@ -28,25 +28,21 @@ def pair(source: TopicPartition) -> PartitionPair:
     return PartitionPair(source, None, TopicPartition(f"us.{source.topic}", source.partition), None)
 
 
-def position(
-    source: TopicPartition, writer: str, *, handed_over: bool, sequence: int = 11, atomic: bool = False
-) -> Position:
+def position(source: TopicPartition, writer: str, *, handed_over: bool) -> Position:
+    target = (f"us.{source.topic}", source.partition)
     return Position(
-        source_topic=source.topic,
-        source_partition=source.partition,
-        source_topic_id=None,
-        next_source_offset=50,
-        source_leader_epoch=3,
-        target_topic=f"us.{source.topic}",
-        target_partition=source.partition,
-        target_topic_id=None,
-        target_end=60,
-        transactional_id=writer,
-        producer_id=PRODUCER.producer_id,
-        producer_epoch=PRODUCER.epoch,
-        next_sequence=sequence,
+        *source,
+        None,
+        50,
+        3,
+        *target,
+        None,
+        60,
+        writer,
+        PRODUCER.producer_id,
+        PRODUCER.epoch,
+        11,
         is_handed_over=handed_over,
-        is_atomic=atomic,
     )
 
 
@@ -64,9 +60,8 @@ class World:
         self.ledger = Ledger([pair(A), pair(B)])
         for source in (A, B):
             self.ledger.begin(source, position(source, OURS, handed_over=False))
-        self.changes = Reconfiguring(
-            "us->eu task 0", OURS, (A, B), self.ledger, cast(PositionStore, self), self.waiting, self
-        )
+        store = cast(PositionStore, self)
+        self.changes = Reconfiguring("us->eu task 0", OURS, (A, B), self.ledger, store, self.waiting, self)
         self.changes.began(PRODUCER)
 
     async def load_more(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Start]:
@@ -194,9 +189,7 @@ async def test_another_task_is_waited_for_until_it_has_handed_over(world: World,
     assert ("shut out 2" in world.said) is not handed_over
 
 
-async def test_what_another_task_stored_until_it_was_shut_out_counts(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_another_stored_until_it_was_shut_out_counts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(epochs, "HAND_OVER_S", 0.0)
     world.stored[C] = Start(position(C, THEIRS, handed_over=False), None, False)
     world.stored_since[C] = Start(position(C, OURS, handed_over=False), 49, False)

@@ -89,9 +89,7 @@ async def end(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("look", [commit, status_line, change_of_partitions, states, end])
-async def test_a_look_at_thousands_of_partitions_costs_those_that_moved(
-    look: Callable[[Scene], Awaitable[None]],
-) -> None:
+async def test_a_look_at_thousands_costs_those_that_moved(look: Callable[[Scene], Awaitable[None]]) -> None:
     scene = Scene()
     scene.looked.looked_at = 0
     await look(scene)

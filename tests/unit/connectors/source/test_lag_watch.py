@@ -30,6 +30,7 @@ from connectors.source.lag_watch import LagWatch
 from connectors.source.positions.ledger import Ledger
 from connectors.source.positions.partition_pairs import PartitionPair, position_of
 from connectors.source.worker_context import MirrorHost
+from tests.kit.answers import put
 from tests.kit.counted import Counted
 from tests.kit.members import until
 
@@ -59,10 +60,7 @@ class Worker:
         )
         self.watch = LagWatch(cast(MirrorHost, self.host), dict)
 
-        async def no_states(*_: object) -> dict[TopicPartition, Any]:
-            return {}
-
-        monkeypatch.setattr(lag_watch, "read_states", no_states)
+        put(monkeypatch, lag_watch, read_states={})
         monkeypatch.setattr(lag_watch, "time", SimpleNamespace(monotonic=lambda: self.now_s, time_ns=lambda: 0))
 
     async def stored_(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -186,9 +184,7 @@ async def _no_answer(*_: object) -> FlowLag:
     raise RetriableError("no broker answers")
 
 
-async def test_a_connector_without_tasks_is_watched_until_it_is_elsewhere(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_connector_without_tasks_is_watched_while_here(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its tasks have ended, or it is STOPPED: whether its clusters answer is still of interest."""
     host = MirrorHost({"offset.storage.topic": "offsets", "group.id": "group"}, *cast(Any, [None] * 3))
     here = {"us-eu": lambda: ConnectorHere(PROPS, [])}
@@ -255,12 +251,8 @@ async def test_all_that_a_stopped_connector_selects_has_a_lag(worker: Worker, mo
 
 
 def _task(fetched_ms: int, produced_ms: int) -> Any:
-    meters = SimpleNamespace(
-        fetched_ms=fetched_ms,
-        produced_ms=produced_ms,
-        throttled=lambda _: (0.0, 0.0),
-        takeovers=Takeovers(at_least_once=1, may_double=7),
-    )
+    counts = {"throttled": lambda _: (0.0, 0.0), "takeovers": Takeovers(at_least_once=1, may_double=7)}
+    meters = SimpleNamespace(fetched_ms=fetched_ms, produced_ms=produced_ms, **counts)
     return SimpleNamespace(meters=meters)
 
 

@@ -91,9 +91,7 @@ async def test_the_end_does_not_wait_for_what_fails() -> None:
     assert topic.records == []
 
 
-async def test_the_end_waits_for_a_bounded_time(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_end_is_bounded_in_time(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(offset_sync_writer, "_LAST_WRITE_S", 0.01)
     topic = Topic()
     topic.is_open.clear()

@@ -38,29 +38,20 @@ def topic(side: str, number: int | None = None) -> TopicMetadata:
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-class TestTopics:
-    def reason(self, side: str, there: TopicMetadata | None, *, moved: bool = False, **changes: Any) -> str:
+def test_what_a_topic_is_now(side: str) -> None:
+    name = topic(side).name
+    recreated = f"{side} topic {name} was recreated (topic id {UUID(int=9)}, previously {IDS[side]}); "
+    gone = f"{side} topic {name} does not exist any more; orders-0 was copied up to source offset 99"
+    for there, moved, said in (
+        (topic(side), False, ""),
+        (topic(side, 9), False, recreated),
+        (None, False, gone),
+        (topic(side, 9), True, ""),  # an altered offset lets another one go on
+        (TopicMetadata(name, None, 0, {}), False, ""),  # brokers without ids cannot tell
+    ):
         asked = entry()
-        refuse_topic(side, asked, Start(replace(POSITION, **changes), 99, moved), there)
-        return asked.reason
-
-    def test_the_same_topic_goes_on(self, side: str) -> None:
-        assert self.reason(side, topic(side)) == ""
-
-    def test_another_one_under_the_name_stops(self, side: str) -> None:
-        name = topic(side).name
-        expected = f"{side} topic {name} was recreated (topic id {UUID(int=9)}, previously {IDS[side]}); "
-        assert self.reason(side, topic(side, 9)).startswith(expected)
-
-    def test_one_that_is_gone_stops(self, side: str) -> None:
-        said = f"{side} topic {topic(side).name} does not exist any more; orders-0 was copied up to source offset 99"
-        assert self.reason(side, None) == said
-
-    def test_an_altered_offset_lets_another_one_go_on(self, side: str) -> None:
-        assert self.reason(side, topic(side, 9), moved=True) == ""
-
-    def test_brokers_without_ids_cannot_tell(self, side: str) -> None:
-        assert self.reason(side, TopicMetadata(topic(side).name, None, 0, {})) == ""
+        refuse_topic(side, asked, Start(POSITION, 99, moved), there)
+        assert asked.reason.startswith(said) if said == recreated else asked.reason == said
 
 
 def test_a_position_under_another_name_says_nothing_of_this_target() -> None:
@@ -84,9 +75,8 @@ def test_brokers_that_cannot_do_what_is_needed_are_refused_in_one_line() -> None
     offered = {1: (0, 12), 61: (0, 0)}
     refuse_old_brokers("us", offered, OF_SOURCE)
     refuse_old_brokers("eu", offered, OF_TARGET)
-    with pytest.raises(
-        BrokersTooOld, match=r"cluster us: .* older than Apache Kafka 2\.7 \(offer Fetch up to version 11\)"
-    ):
+    too_old = r"cluster us: .* older than Apache Kafka 2\.7 \(offer Fetch up to version 11\)"
+    with pytest.raises(BrokersTooOld, match=too_old):
         refuse_old_brokers("us", {1: (0, 11)}, OF_SOURCE)
     with pytest.raises(PermanentError, match=r"cluster eu: .* 2\.8 \(do not offer DescribeProducers\).*2\.8 or later$"):
         refuse_old_brokers("eu", {1: (0, 12)}, OF_TARGET)
@@ -143,22 +133,12 @@ async def test_a_target_that_was_cut_and_has_grown_again_is_told_by_its_last_rec
 
 
 @pytest.mark.parametrize(("found", "shown"), [(6, 60), (b"", 49)])
-async def test_a_leader_that_does_not_show_the_last_record_is_asked_again(
-    monkeypatch: pytest.MonkeyPatch, found: bytes | int, shown: int
-) -> None:
+async def test_a_leader_behind_is_asked_again(monkeypatch: pytest.MonkeyPatch, found: bytes | int, shown: int) -> None:
     fetches = brokers(monkeypatch, found, shown)
-    entries = [
-        Entry(
-            PartitionPair(
-                TopicPartition("orders", index), IDS["source"], TopicPartition("us.orders", index), IDS["target"]
-            )
-        )
-        for index in range(100)
-    ]
-    starts = {
-        one.pair.source: Start(replace(HANDED_OVER, source_partition=index, target_partition=index), 99, False)
-        for index, one in enumerate(entries)
-    }
+    places = [(TopicPartition("orders", index), TopicPartition("us.orders", index)) for index in range(100)]
+    entries = [Entry(PartitionPair(one, IDS["source"], other, IDS["target"])) for one, other in places]
+    position = [replace(HANDED_OVER, source_partition=index, target_partition=index) for index in range(100)]
+    starts = {one: Start(position[one.partition], 99, False) for one, _ in places}
     with pytest.raises(RetriableError):
         await refuse_truncated_targets(cast(Cluster, OneBroker()), entries, starts)
     assert len(fetches) <= 64, "the others are not asked any more"

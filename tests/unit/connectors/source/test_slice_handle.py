@@ -34,14 +34,8 @@ from tests.kit.logs import plan
 from tests.kit.one_loop import OneLoop
 
 SECRET = "planted-secret"
-SETTINGS = SliceSettings(
-    "us->eu",
-    0,
-    {"sasl_password": SECRET},
-    {"sasl_password": SECRET},
-    lease_ms=60_000,
-    chain={"steps": [{"props": {"key": SECRET}}]},
-)
+CLIENT, CHAIN = {"sasl_password": SECRET}, {"steps": [{"props": {"key": SECRET}}]}
+SETTINGS = SliceSettings("us->eu", 0, CLIENT, CLIENT, lease_ms=60_000, chain=CHAIN)
 HELLO = {"pid": 7}
 
 
@@ -219,9 +213,7 @@ async def test_a_refused_slice_is_told_of_at_once_and_leaves_no_ticket(world: Wo
         (RetriableError("cancelled"), RetriableError),
     ],
 )
-async def test_why_a_job_ended_without_a_slice_is_passed_on(
-    world: World, failed: Exception, raised: type[Exception]
-) -> None:
+async def test_why_a_job_ended_without_a_slice(world: World, failed: Exception, raised: type[Exception]) -> None:
     opening = asyncio.create_task(world.handle().open())
     await world.until_started()
     world.engine.jobs[0].finished.set_exception(failed)

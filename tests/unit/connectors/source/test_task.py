@@ -12,7 +12,7 @@ import pytest
 
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka import concurrency
-from connectors.control_link.protocol import PartitionPlan, PartitionProgress
+from connectors.control_link.protocol import PartitionProgress
 from connectors.dataplane.resume import Resumed
 from connectors.formats.position import Position
 from connectors.formats.types import ProducerIdAndEpoch, ResumeProof, TopicPartition
@@ -25,6 +25,7 @@ from connectors.source.positions.stored_positions import Commit, CommitScope, Po
 from connectors.source.positions.takeover import Takeover
 from connectors.source.slice_handle import Defects, SliceDefect, SliceHandle, SliceLost, TaskDefective
 from connectors.source.task import MirrorSourceTask
+from tests.kit.answers import answers
 from tests.kit.turns import turns_during
 from tests.unit.connectors.source.world import OTHER, OTHER_PAIR, PAIR, SOURCE, World, copying
 
@@ -114,9 +115,7 @@ def other_is_away(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[TopicPa
     return away
 
 
-async def test_a_partition_that_waits_is_taken_over_between_two_slices(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_waiting_partition_is_taken_over_between_slices(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others end cleanly before, for its fence raises the epoch of all; and its position is not handed over."""
     away = other_is_away(world, monkeypatch)
     world.stored = {OTHER: Start(UNCLEAN, 99, False)}
@@ -159,9 +158,7 @@ async def test_a_partition_joins_with_the_next_slice_and_the_others_go_on_under_
     assert {commit.position.source_partition for commit in world.commits if commit.position.is_handed_over} == {0, 1}
 
 
-async def test_a_partition_leaves_between_two_slices_and_is_stored_while_the_next_one_copies(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_partition_that_left_is_stored_while_others_copy(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async def is_back(_: UnavailablePartitions, entries: Sequence[Entry]) -> bool:
         return bool(entries)
 
@@ -180,9 +177,7 @@ async def test_a_partition_leaves_between_two_slices_and_is_stored_while_the_nex
         await world.until(lambda: len(world.went) == 3)
         stored = [(commit.position.source_partition, commit.position.is_handed_over) for commit in world.commits]
         assert stored[2:] == [(1, True), (0, False), (1, False)]
-        assert [epoch for _, epoch, _ in world.went] == [1, 1, 2], (
-            "the epoch that wrote it before does not write it again"
-        )
+        assert [epoch for _, epoch, _ in world.went] == [1, 1, 2], "the epoch that wrote it does not write it again"
 
 
 async def test_after_a_loss_nothing_is_fenced_before_a_slice_stands_ready(world: World) -> None:
@@ -209,15 +204,12 @@ async def test_a_defect_in_slice_after_slice_fails_the_task_with_its_reason(worl
 
 
 async def test_defects_with_whole_epochs_between_them_fail_nothing(world: World) -> None:
-    one = world.task(epoch_ms=1)
-    running = asyncio.create_task(one.run())
-    for _ in range(4):
-        seen = len(world.went)
-        await world.until(lambda seen=seen: len(world.went) > seen)  # type: ignore[misc]
-        world.refusals = [SliceDefect("TypeError: spoilt")]
-        await world.until(lambda: not world.refusals)
-    one.stop()
-    await asyncio.wait_for(running, 60)
+    async with copying(world, epoch_ms=1):
+        for _ in range(4):
+            seen = len(world.went)
+            await world.until(lambda seen=seen: len(world.went) > seen)  # type: ignore[misc]
+            world.refusals = [SliceDefect("TypeError: spoilt")]
+            await world.until(lambda: not world.refusals)
 
 
 def test_a_defect_that_comes_back_only_after_a_while_fails_nothing() -> None:
@@ -309,9 +301,7 @@ async def test_copying_waits_while_positions_cannot_be_stored_and_continues_once
     assert world.commits[-1].scope is CommitScope.ALL
 
 
-async def test_two_tasks_do_not_shut_each_other_out_of_the_store_at_once(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_two_tasks_do_not_shut_each_other_out_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both would take themselves for superseded."""
     locked: list[bool] = []
 
@@ -325,9 +315,7 @@ async def test_two_tasks_do_not_shut_each_other_out_of_the_store_at_once(
     assert locked == [True]
 
 
-async def test_what_an_unfenced_predecessor_wrote_late_is_announced(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_a_predecessor_wrote_late_is_announced(world: World, caplog: pytest.LogCaptureFixture) -> None:
     async with copying(world) as one:
         position = one.ledger.entries[SOURCE].position
         assert position is not None
@@ -410,9 +398,7 @@ async def test_a_partition_that_joined_and_is_taken_away_before_it_is_copied_is_
     assert handed_over == {0}
 
 
-async def test_a_partition_that_leaves_and_was_taken_by_another_task_meanwhile_is_dropped_once(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_partition_another_task_took_is_dropped_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     writing, answered = asyncio.Event(), asyncio.Event()
 
     async def taken(_: Sequence[Commit]) -> None:
@@ -437,9 +423,7 @@ async def test_a_partition_that_leaves_and_was_taken_by_another_task_meanwhile_i
     assert not one.ledger.entries
 
 
-async def test_a_partition_that_leaves_is_not_taken_over_again_with_one_that_is_back(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_partition_that_leaves_is_not_taken_over_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A takeover after its move would begin it here, over the position of its new owner."""
     away = other_is_away(world, monkeypatch)
     world.has_one_slot = True
@@ -473,10 +457,7 @@ async def test_others_of_the_loop_have_their_turn_while_many_partitions_are_resu
     plans = [pair.plan(9, 0, 9, pipelined=True, next_sequence=9) for pair in world.pairs]
     proven = [replace(plan, proof=ResumeProof(writer, 9, is_fenced=plan.source.partition > 0)) for plan in plans]
 
-    async def resume(_: Sequence[PartitionPlan]) -> list[Resumed]:
-        return [Resumed(plan, ((0, 0, 9),), 9) for plan in plans]
-
-    handle = cast(SliceHandle, SimpleNamespace(resume=resume))
+    handle = cast(SliceHandle, SimpleNamespace(resume=answers([Resumed(plan, ((0, 0, 9),), 9) for plan in plans])))
     turns, _ = await turns_during(world.task()._begin(handle, Takeover(writer, tuple(proven), "mm2-0"), ledger))
     assert turns >= 2 * len(sources)
     assert [commit.position.next_source_offset for commit in world.commits] == [9] * len(sources)
@@ -484,9 +465,7 @@ async def test_others_of_the_loop_have_their_turn_while_many_partitions_are_resu
     assert unfenced == sources[:1]
 
 
-async def test_a_commit_of_thousands_that_is_cancelled_gives_back_what_it_took(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_cancelled_commit_of_thousands_gives_all_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(concurrency, "_TURN_S", 0.0)
     sources = [TopicPartition("orders", index) for index in range(3000)]
     world.pairs = [PartitionPair(one, None, TopicPartition("us.orders", one.partition), None) for one in sources]

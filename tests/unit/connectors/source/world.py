@@ -118,18 +118,12 @@ class World:
 
     def task(self, epoch_ms: int = 60_000) -> MirrorSourceTask:
         settings = TaskSettings(
-            flow=FLOW,
-            transactional_id="mm2-0",
-            partitions=tuple(pair.source for pair in self.pairs),
-            remote_topic="us.{}".format,
-            slice=SliceSettings("us->eu", 0, {}, {}),
-            epoch_ms=epoch_ms,
-        )
+            FLOW, "mm2-0", tuple(pair.source for pair in self.pairs), remote_topic="us.{}".format,
+            slice=SliceSettings("us->eu", 0, {}, {}), epoch_ms=epoch_ms,
+        )  # fmt: skip
         nothing = cast(Any, None)
-        clusters = Clusters(nothing, nothing)
-        services = TaskServices(
-            nothing, nothing, clusters, nothing, holds=self.is_ours, meter=self.counters, topic_used=self.topics.add
-        )
+        told = {"holds": self.is_ours, "meter": self.counters, "topic_used": self.topics.add}
+        services = TaskServices(nothing, nothing, Clusters(nothing, nothing), nothing, **cast(Any, told))
         return self.make(settings, services)
 
     def make(self, settings: TaskSettings, services: TaskServices) -> MirrorSourceTask:
@@ -169,14 +163,7 @@ class World:
         return [pair for pair in self.pairs if pair.source in wanted]
 
     async def _take_over(
-        self,
-        _: object,
-        __: str,
-        entries: Sequence[Entry],
-        starts: Any,
-        running: ProducerIdAndEpoch | None,
-        may_all_wait: bool,
-        **___: object,
+        self, _: Any, __: str, entries: Sequence[Entry], starts: Any, running: Any, may_all_wait: bool, **___: object
     ) -> Takeover:
         self.starts.append(starts)
         positions = [starts[entry.pair.source].position for entry in entries]

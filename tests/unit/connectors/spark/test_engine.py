@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,23 +24,37 @@ from tests.kit.members import until
 READY = 'echo \'{"type": "ready", "spark": "none"}\''
 
 
-def children(folder: Path, then: str) -> Path:
-    """From now on they read their settings, say that they are ready, and do what is to come ``then``."""
+def program(folder: Path, text: str) -> Path:
     script = folder / "spark"
-    script.write_text(f"#!/bin/sh\nread -r settings\necho started >> {folder / 'starts'}\n{READY}\n{then}\n")
+    script.write_text(f"#!/bin/sh\n{text}\n")
     script.chmod(0o700)
     return script
+
+
+def children(folder: Path, then: str) -> Path:
+    """From now on they read their settings, say that they are ready, and do what is to come ``then``."""
+    return program(folder, f"read -r settings\necho started >> {folder / 'starts'}\n{READY}\n{then}")
+
+
+def frozen(folder: Path) -> Path:
+    return program(folder, f"echo started >> {folder / 'starts'}\nexec sleep 1000")
 
 
 def starts(folder: Path) -> int:
     return len((folder / "starts").read_text().splitlines())
 
 
-async def test_a_child_that_ends_between_ready_and_the_first_job_is_lost_and_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+async def engine() -> AsyncIterator[SparkEngine]:
+    made = SparkEngine(SparkSettings(None, {}))
+    yield made
+    await made.stop()
+
+
+async def test_a_child_that_ends_before_a_job_is_replaced(
+    engine: SparkEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(children(tmp_path, "exit 3")))
-    engine = SparkEngine(SparkSettings(None, {}))
     ensure = SparkEngine.ready
 
     async def ensured_and_then_gone(self: SparkEngine) -> None:
@@ -55,16 +70,12 @@ async def test_a_child_that_ends_between_ready_and_the_first_job_is_lost_and_rep
     with pytest.raises(EngineLost, match="Spark's driver process ended"):
         await asyncio.wait_for(job.finished, 60)
     assert starts(tmp_path) == 2
-    await engine.stop()
 
 
-async def test_a_child_that_says_nothing_while_it_starts_is_ended_and_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_child_that_starts_in_silence_is_replaced(
+    engine: SparkEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frozen = children(tmp_path, "")
-    frozen.write_text(f"#!/bin/sh\necho started >> {tmp_path / 'starts'}\nexec sleep 1000\n")
-    monkeypatch.setattr(sys, "executable", str(frozen))
-    engine = SparkEngine(SparkSettings(None, {}))
+    monkeypatch.setattr(sys, "executable", str(frozen(tmp_path)))
     with monkeypatch.context() as hurried:
         hurried.setattr(engine_module, "_START_TIMEOUT_S", 0.05)
         for _ in range(2):
@@ -77,28 +88,25 @@ async def test_a_child_that_says_nothing_while_it_starts_is_ended_and_replaced(
     assert engine.timeout_factor == 2, "the next one may be as slow"
     children(tmp_path, "read -r job")
     await asyncio.wait_for(engine.start_job({}, ""), 60)
-    await engine.stop()
 
 
-async def test_a_spark_that_is_starting_is_ended_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    starting = children(tmp_path, "")
-    starting.write_text(f"#!/bin/sh\necho started >> {tmp_path / 'starts'}\nexec sleep 1000\n")
-    monkeypatch.setattr(sys, "executable", str(starting))
+async def test_a_spark_that_is_starting_is_ended_at_once(
+    engine: SparkEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(frozen(tmp_path)))
     monkeypatch.setattr(engine_module, "_STOP_MARGIN_S", 1000.0)
-    engine = SparkEngine(SparkSettings(None, {}))
     engine.begin()
     await until((tmp_path / "starts").exists, "that it starts")
     await asyncio.wait_for(engine.stop(), 60)
 
 
-async def test_a_python_worker_that_hangs_does_not_delay_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_python_worker_that_hangs_delays_no_end(
+    engine: SparkEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has a process group of its own, and the standard error of its Spark."""
     hung = tmp_path / "hung"
     then = f"setsid sh -c 'echo $$ >> {hung}; exec sleep 1000' <&- >&- &\nread -r job"
     monkeypatch.setattr(sys, "executable", str(children(tmp_path, then)))
-    engine = SparkEngine(SparkSettings(None, {}))
     await asyncio.wait_for(engine.ready(), 60)
     await until(lambda: hung.exists() and hung.read_text(), "that it hangs")
     try:
@@ -107,8 +115,7 @@ async def test_a_python_worker_that_hangs_does_not_delay_the_end(
         os.kill(int(hung.read_text()), signal.SIGKILL)
 
 
-async def test_what_a_starting_spark_prints_shows_that_it_is_alive() -> None:
-    engine = SparkEngine(SparkSettings(None, {}))
+async def test_what_a_starting_spark_prints_shows_that_it_is_alive(engine: SparkEngine) -> None:
     engine._ready = asyncio.get_running_loop().create_future()
 
     async def printed(line: bytes) -> None:
@@ -123,16 +130,12 @@ async def test_what_a_starting_spark_prints_shows_that_it_is_alive() -> None:
     engine._ready.set_result(None)
     await printed(b"a warning\n")
     assert engine._heard_s == 0, "later it says so by itself"
-    await engine.stop()
 
 
 def without_a_jvm(folder: Path, said: str) -> Path:
-    script = folder / "spark"
     text = "JvmEnded: the JVM ended with exit code 1"
     failure = orjson.dumps({"type": "broken", "failure": SparkFailure(text).to_wire()}).decode()
-    script.write_text(f"#!/bin/sh\nread -r settings\necho '{said}' >&2\necho '{failure}'\n")
-    script.chmod(0o700)
-    return script
+    return program(folder, f"read -r settings\necho '{said}' >&2\necho '{failure}'")
 
 
 @pytest.mark.parametrize(
@@ -144,22 +147,21 @@ def without_a_jvm(folder: Path, said: str) -> Path:
     ],
 )
 async def test_a_jvm_that_ends_while_it_starts_is_started_again_twice(
-    said: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: SparkEngine, said: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(without_a_jvm(tmp_path, said)))
-    engine = SparkEngine(SparkSettings(None, {}))
     for _ in range(2):
         with pytest.raises(EngineLost, match=f"JVM ended while it started: {reason}"):
             await asyncio.wait_for(engine.start_job({}, ""), 60)
     with pytest.raises(EngineBroken, match=r"Spark does not start: .*; check the spark"):
         await asyncio.wait_for(engine.start_job({}, ""), 60)
-    await engine.stop()
 
 
-async def test_each_spark_that_is_abandoned_in_a_row_leaves_the_next_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_spark_that_is_abandoned_in_a_row_leaves_the_next_more_time(
+    engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A machine so busy that a Spark takes minutes to start would never run one else."""
     monkeypatch.setattr(engine_module, "_kill_group", lambda _: None)
-    engine = SparkEngine(SparkSettings(None, {}))
     engine._process = cast(Any, SimpleNamespace(pid=0))
     given = []
     for _ in range(5):
@@ -171,12 +173,9 @@ async def test_each_spark_that_is_abandoned_in_a_row_leaves_the_next_more_time(m
     engine.has_run()
     assert engine.timeout_factor == 1
     engine._process = None
-    await engine.stop()
 
 
-async def test_only_a_spark_that_answers_and_has_more_jobs_than_slots_may_be_full(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_only_a_spark_that_answers_with_more_jobs_than_slots_may_be_full(monkeypatch: pytest.MonkeyPatch) -> None:
     killed: list[int] = []
     monkeypatch.setattr(engine_module, "_kill_group", killed.append)
     here = SparkEngine(SparkSettings(None, {"spark.master": "local[2,4]"}))

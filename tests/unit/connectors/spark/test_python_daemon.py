@@ -38,20 +38,16 @@ def archives(home: Path) -> list[str]:
 
 def test_the_archives_of_the_installed_pyspark_are_left_out(tmp_path: Path) -> None:
     spec = find_spec("pyspark")
-    assert spec is not None
-    assert spec.origin is not None
+    assert spec is not None and spec.origin is not None
     home = Path(spec.origin).parent
     others = [*sys.path, str(tmp_path / "own.zip")]
     assert without_archives([*archives(home), *others]) == others
 
 
-def test_the_archives_of_another_spark_stay(tmp_path: Path) -> None:
-    path = [*archives(tmp_path), *sys.path]
+@pytest.mark.parametrize("has_archives", [True, False])
+def test_the_archives_of_another_spark_stay_and_so_does_a_path_without(tmp_path: Path, has_archives: bool) -> None:
+    path = [*archives(tmp_path), *sys.path] if has_archives else [str(tmp_path)]
     assert without_archives(path) == path
-
-
-def test_a_path_without_a_pyspark_stays(tmp_path: Path) -> None:
-    assert without_archives([str(tmp_path)]) == [str(tmp_path)]
 
 
 def test_workers_have_pyspark_from_files_that_are_compiled_and_no_pandas() -> None:
@@ -64,9 +60,8 @@ def test_workers_have_pyspark_from_files_that_are_compiled_and_no_pandas() -> No
 
 def start_daemon(*arguments: str, **environment: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "connectors.spark.python_daemon", *arguments]
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **environment}, cwd="/"
-    )
+    pipe, environment = subprocess.PIPE, {**os.environ, **environment}
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, cwd="/")
 
 
 def text(stream: IO[bytes] | None) -> str:
@@ -141,15 +136,9 @@ def start() -> Iterator[Start]:
     started = []
 
     def run(code: str, *arguments: str, **more: str) -> subprocess.Popen[str]:
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(
-            [sys.executable, "-c", code, *arguments],
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
-            text=True,
-            env={**os.environ, **more},
-        )
+        command, pipe = [sys.executable, "-c", code, *arguments], subprocess.PIPE
+        environment = {**os.environ, **more}
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
         started.append(process)
         return process
 
@@ -173,8 +162,7 @@ def ready(start: Start, path: str) -> subprocess.Popen[str]:
 def test_the_taker_has_input_output_environment_and_arguments_of_the_giver(start: Start, path: str) -> None:
     taker = ready(start, path)
     giver = start(GIVER, path, "pyspark.worker", ITS_OWN="word")
-    assert giver.stdout is not None
-    assert giver.stdin is not None
+    assert giver.stdout is not None and giver.stdin is not None
     assert giver.stdout.readline() == "word False ['pyspark.worker']\n"
     giver.stdin.write("some")
     output, errors = giver.communicate(timeout=DEADLINE_S)

@@ -61,9 +61,7 @@ def test_a_server_is_told_nothing_that_is_its_own_to_say() -> None:
     assert {key for key in merged if not key.startswith("spark.sql.")} == {"spark.remote"}
 
 
-def test_the_python_of_executors_is_named_by_the_user_the_environment_or_is_ours(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_python_of_executors_is_the_users_the_environments_or_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = {"spark.master": "spark://m:7077"}
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     assert settings(cluster).environment("x")["PYSPARK_PYTHON"] == sys.executable
@@ -73,9 +71,7 @@ def test_the_python_of_executors_is_named_by_the_user_the_environment_or_is_ours
     assert settings({}).environment("x")["PYSPARK_PYTHON"] == sys.executable, "forked from this installation"
 
 
-def test_spark_gets_neither_secrets_of_the_file_nor_what_would_lead_it_elsewhere(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_spark_gets_neither_secrets_nor_what_would_lead_it_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("US_PASSWORD", "SPARK_REMOTE", "HADOOP_CONF_DIR"):
         monkeypatch.setenv(name, "x")
     environment = SparkSettings(JAVA, {}, hidden=frozenset({"US_PASSWORD"})).environment("/scratch")

@@ -20,9 +20,8 @@ def of_target(*fields: str) -> dict[str, str]:
     found = translation(NEW.replace("    alias: eu\n", f"    alias: eu\n{''.join(fields)}"), SECRETS)
     assert not found.missing
     prefix = "target.cluster."
-    props = {
-        key.removeprefix(prefix): value for key, value in source_of(found).config.items() if key.startswith(prefix)
-    }
+    config = source_of(found).config
+    props = {key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)}
     del props["alias"], props["bootstrap.servers"]
     # A worker's own clients have the same, each kind by its prefix.
     for client in ("", "producer.", "consumer.", "admin."):
@@ -134,14 +133,11 @@ def test_options_of_oauth_that_nobody_heeds_are_named(option: str) -> None:
 
 
 def test_custom_settings_as_they_are() -> None:
-    props = of_target(
-        TLS, authentication("type: custom, sasl: true, config: {sasl.mechanism: X, sasl.jaas.config: Y1}")
-    )
+    custom = authentication("type: custom, sasl: true, config: {sasl.mechanism: X, sasl.jaas.config: Y1}")
+    props = of_target(TLS, custom)
     assert (props["security.protocol"], props["sasl.mechanism"], props["sasl.jaas.config"]) == ("SASL_SSL", "X", "Y1")
-    assert of_target(authentication("type: custom, config: {ssl.keystore.type: JKS}")) == {
-        "security.protocol": "PLAINTEXT",
-        "ssl.keystore.type": "JKS",
-    }
+    keystore = of_target(authentication("type: custom, config: {ssl.keystore.type: JKS}"))
+    assert keystore == {"security.protocol": "PLAINTEXT", "ssl.keystore.type": "JKS"}
     with pytest.raises(ConfigError, match=r"config\.group\.id: custom authentication allows only keys"):
         of_target(authentication("type: custom, config: {group.id: x}"))
 
@@ -167,11 +163,9 @@ def test_mounted_secrets_are_read_as_kubernetes_mounts_them(tmp_path: Path) -> N
     (tmp_path / "mirror" / "password").symlink_to("..data/password")
     (tmp_path / "mirror" / "user.p12").write_bytes(b"\x30\x82\xff")
     assert keys_in(tmp_path) == {"mirror": frozenset({"password", "user.p12"})}
-    declared = {
-        "config.providers": "strimzisecrets",
-        "config.providers.strimzisecrets.class": "mounted-secrets",
-        "config.providers.strimzisecrets.param.directory": str(tmp_path),
-    }
+    prefix = "config.providers.strimzisecrets"
+    declared = {"config.providers": "strimzisecrets", f"{prefix}.class": "mounted-secrets"}
+    declared[f"{prefix}.param.directory"] = str(tmp_path)
     transformer = ConfigTransformer(declared, {"mounted-secrets": mounted_secrets})
     asked = {"a": "${strimzisecrets:mirrors/mirror:password}", "b": "x${strimzisecrets:mirror:password}y"}
     assert transformer.transform(asked) == {"a": "s3cret", "b": "xs3crety"}
@@ -182,7 +176,4 @@ def test_mounted_secrets_are_read_as_kubernetes_mounts_them(tmp_path: Path) -> N
         with pytest.raises(ConfigError, match="is not the name of a secret"):
             transformer.transform({"c": f"${{strimzisecrets:{outside}:beside}}"})
     with pytest.raises(ConfigError, match="is not a folder"):
-        ConfigTransformer(
-            {**declared, "config.providers.strimzisecrets.param.directory": "/not/there"},
-            {"mounted-secrets": mounted_secrets},
-        )
+        ConfigTransformer({**declared, f"{prefix}.param.directory": "/none"}, {"mounted-secrets": mounted_secrets})

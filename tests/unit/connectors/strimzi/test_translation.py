@@ -22,9 +22,8 @@ def test_the_worker_is_that_of_the_target() -> None:
     worker = translation(NEW).worker
     assert worker["bootstrap.servers"] == "eu:9093"
     assert worker["group.id"] == "mirror-group"
-    assert [worker[f"{each}.storage.topic"] for each in ("config", "offset", "status")] == [
-        *("mirror-configs", "mirror-offsets", "mirror-status")
-    ]
+    topics = [worker[f"{each}.storage.topic"] for each in ("config", "offset", "status")]
+    assert topics == ["mirror-configs", "mirror-offsets", "mirror-status"]
     assert worker["key.converter"] == worker["value.converter"] == worker["header.converter"]
     assert worker["key.converter"] == "org.apache.kafka.connect.converters.ByteArrayConverter"
     assert worker["security.protocol"] == worker["producer.security.protocol"] == "PLAINTEXT"
@@ -80,9 +79,8 @@ def test_a_connector_has_the_operators_name_and_keys() -> None:
         "groups.exclude": "g0",
     }
     assert source.state is None
-    assert [each.name.rpartition(".")[2] for each in found.connectors] == [
-        *("MirrorSourceConnector", "MirrorCheckpointConnector", "MirrorHeartbeatConnector")
-    ]
+    kinds = [each.name.rpartition(".")[2] for each in found.connectors]
+    assert kinds == ["MirrorSourceConnector", "MirrorCheckpointConnector", "MirrorHeartbeatConnector"]
 
 
 def test_the_old_spellings_of_exclusions_are_read_and_the_new_ones_win() -> None:
@@ -119,9 +117,7 @@ def test_config_of_a_cluster_goes_to_its_clients_and_what_is_free_to_the_worker(
 
 
 def test_a_group_in_the_config_is_heeded_only_without_a_target() -> None:
-    old = OLD.replace(
-        "{alias: eu, bootstrapServers: eu:9092}", "{alias: eu, bootstrapServers: e:1, config: {group.id: g}}"
-    )
+    old = OLD.replace("eu, bootstrapServers: eu:9092}", "eu, bootstrapServers: e:1, config: {group.id: g}}")
     assert translation(old).worker["group.id"] == "g"
     new = translation(NEW.replace("  mirrors:\n", "    config: {group.id: g}\n  mirrors:\n"))
     assert new.worker["group.id"] == "mirror-group"
@@ -177,9 +173,8 @@ def test_keys_of_a_connector_without_effect_are_named_and_those_of_the_clusters_
     text = NEW.replace("sourceConnector: {}", f"sourceConnector: {config}\n      topicsPattern: x")
     text = text.replace("  mirrors:\n", "    config: {config.storage.replication.factor: -1}\n  mirrors:\n")
     said = [(one.line, one.path.rpartition(".config.")[2], one.text) for one in translation(text).notices]
-    assert [key for _, key, _ in said] == [
-        *("tasks.max", "no.such.key", "refresh.topic.interval.seconds", "producer.batch.size")
-    ]
+    unheeded = ("tasks.max", "no.such.key", "refresh.topic.interval.seconds", "producer.batch.size")
+    assert tuple(key for _, key, _ in said) == unheeded
     assert {line for line, *_ in said} == {19}
     assert said[2][2].endswith("is refresh.topics.interval.seconds meant?")
 
@@ -205,11 +200,7 @@ def test_an_error_of_a_setting_is_given_its_line() -> None:
         ("sourceConnector: {}", "topicsPattern: x", "no mirror has a connector. Add one of sourceConnector"),
         ("sourceConnector: {}", "sourceConnector: {state: on}", "state is 'true'. Use one of running, paused, stopped"),
         ("    - source:\n", "    - sourcecluster:\n", "source is missing"),
-        (
-            "    alias: eu\n",
-            "    alias: eu\n    authentication: {type: kerberos}\n",
-            "type is 'kerberos'. Use one of tls",
-        ),
+        ("alias: eu\n", "alias: eu\n    authentication: {type: kerberos}\n", "type is 'kerberos'. Use one of tls"),
     ],
 )
 def test_what_is_wrong_is_said(old: str, new: str, words: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -65,14 +66,9 @@ def names(policy: str = "default", mirrored: tuple[str, ...] = TOPICS) -> Names:
     return Names(names, lambda topic: topic in (*mirrored, "*"), lambda group: group != "secret")
 
 
-def full(
-    *rules: AclBinding,
-    policy: str = "default",
-    writes: bool = False,
-    mirrored: tuple[str, ...] = TOPICS,
-    made: tuple[AclBinding, ...] = (),
-) -> WantedAcls:
-    return full_rules(rules, names(policy, mirrored), resources=RESOURCES, writes=writes, mirrored=mirrored, made=made)
+def full(*rules: AclBinding, policy: str = "default", mirrored: tuple[str, ...] = TOPICS, **more: Any) -> WantedAcls:
+    rest: Any = {"writes": False, "made": (), **more}
+    return full_rules(rules, names(policy, mirrored), resources=RESOURCES, mirrored=mirrored, **rest)
 
 
 @pytest.mark.parametrize(
@@ -130,6 +126,9 @@ def test_the_full_rule(policy: str, source: str, target: str | None) -> None:
     assert bool(wanted.left_out) == (target is None)
 
 
+DENY_ALL = "DENY ALL User:* TOPIC LITERAL or"
+
+
 @pytest.mark.parametrize("policy", ["default", "identity"])
 @pytest.mark.parametrize("writes", [False, True])
 def test_what_a_failover_refuses_at_the_source_is_refused_there_alone(policy: str, writes: bool) -> None:
@@ -137,11 +136,7 @@ def test_what_a_failover_refuses_at_the_source_is_refused_there_alone(policy: st
     assert not topic_rules(refusals, names(policy)).rules
     wanted = full(*refusals, policy=policy, writes=writes)
     assert not wanted.rules and wanted.left_out.keys() == set(refusals)
-    for other in (
-        "DENY WRITE User:* TOPIC PREFIXED or",
-        "DENY WRITE User:* TOPIC LITERAL *",
-        "DENY ALL User:* TOPIC LITERAL or",
-    ):
+    for other in ("DENY WRITE User:* TOPIC PREFIXED or", "DENY WRITE User:* TOPIC LITERAL *", DENY_ALL):
         assert full(rule(other), policy=policy, writes=writes).rules, "others that forbid are carried"
 
 
@@ -210,9 +205,8 @@ def test_what_forbids_topic_by_topic_stays_on_copies_whose_topic_is_gone() -> No
     made = tuple(full(allow, deny, policy="reversed").rules)
     copy = rule("DENY READ User:eve TOPIC LITERAL tidua.us")
     assert copy in made
-    gone = full_rules(
-        [allow, deny], names("reversed"), resources=RESOURCES, writes=False, mirrored=("orders",), made=made
-    )
+    rest: Any = {"resources": RESOURCES, "writes": False, "mirrored": ("orders",), "made": made}
+    gone = full_rules([allow, deny], names("reversed"), **rest)
     assert copy in gone.kept
     other = rule("DENY READ User:eve TOPIC PREFIXED or")
     assert copy not in full(allow, other, policy="reversed", made=made).kept, "audit is there, and not what it forbids"
@@ -238,15 +232,13 @@ def test_a_group_that_is_left_out_stays_forbidden_under_a_pattern_that_allows() 
 
 def allows(rules: set[AclBinding], principal: str, topic: str, operation: str) -> bool:
     """An authorizer, as simple as one can be."""
-    fitting = [
-        one
-        for one in rules
-        if one.principal in (principal, "User:*")
-        and one.operation in (operation, "ALL")
-        and (
-            topic.startswith(one.resource_name) if one.pattern_type == "PREFIXED" else one.resource_name in (topic, "*")
-        )
-    ]
+
+    def fits(one: AclBinding) -> bool:
+        is_named = one.resource_name in (topic, "*")
+        return topic.startswith(one.resource_name) if one.pattern_type == "PREFIXED" else is_named
+
+    whose, what = (principal, "User:*"), (operation, "ALL")
+    fitting = [one for one in rules if one.principal in whose and one.operation in what and fits(one)]
     return bool(fitting) and not any(one.is_deny for one in fitting)
 
 

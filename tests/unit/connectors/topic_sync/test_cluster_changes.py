@@ -39,9 +39,7 @@ class OfLater:
         return {topic: PermanentError("cannot grow") if topic in self.refuses else None for topic in counts}
 
 
-async def test_a_topic_is_made_without_the_settings_that_the_cluster_does_not_know(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_topic_is_made_without_settings_the_cluster_does_not_know(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     cluster = OfLater()
     cluster.topics["there"] = {}

@@ -85,9 +85,7 @@ def source(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return cast(Cluster, SimpleNamespace(name="source"))
 
 
-async def test_records_that_are_left_out_are_told_in_one_line(
-    source: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_records_left_out_are_told_in_one_line(source: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     ends = {TopicPartition("orders", number): 7 + number for number in range(8)} | {TopicPartition("empty", 0): 5}
     await warn_of_skipped_backlog(source, ends)
     (reported,) = caplog.messages

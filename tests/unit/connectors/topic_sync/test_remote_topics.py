@@ -49,9 +49,8 @@ def test_what_is_missing_is_made_and_what_is_short_grows() -> None:
     naming = name_topics(alone, ["a", "b", "c"])
     target = {"us.b": topic("us.b", 1), "us.c": topic("us.c", 4)}
     new = absent(naming, topics, target)
-    assert creations(naming, new, {"a": COMPACT}, ALL, -1) == [
-        CreateTopic("us.a", "a", 3, -1, {"cleanup.policy": "compact"})
-    ]
+    made = CreateTopic("us.a", "a", 3, -1, {"cleanup.policy": "compact"})
+    assert creations(naming, new, {"a": COMPACT}, ALL, -1) == [made]
     assert growths(naming, topics, target) == [AddPartitions("us.b", "b", 1, 2)]
 
 
@@ -121,19 +120,10 @@ def test_once_applied_nothing_is_left_to_do(counts: dict[str, tuple[int, int]]) 
         assert len(target[remote(name)].partitions) == max(wanted, has)
 
 
-SETTINGS = source_settings(
-    {
-        "name": "errors",
-        "connector.class": "MirrorSourceConnector",
-        "source.cluster.alias": "us",
-        "target.cluster.alias": "eu",
-        "topics": ".*",
-        "transform.sql": "SELECT IF(value LIKE '%x%', 'errors', topic) AS topic FROM records",
-        "transform.topic": "errors",
-        "transform.other.topics": "${topic}",
-    },
-    {"offset.storage.topic": "offsets"},
-)
+PROPS = {"name": "errors", "connector.class": "x", "source.cluster.alias": "us", "target.cluster.alias": "eu"}
+QUERY = "SELECT IF(value LIKE '%x%', 'errors', topic) AS topic FROM records"
+ROUTES = {"transform.sql": QUERY, "transform.topic": "errors", "transform.other.topics": "${topic}"}
+SETTINGS = source_settings({**PROPS, **ROUTES, "topics": ".*"}, {"offset.storage.topic": "offsets"})
 
 
 class Cluster:
@@ -147,9 +137,7 @@ class Cluster:
 async def names(monkeypatch: pytest.MonkeyPatch, stored: dict[str, str], copied: frozenset[str]) -> dict[str, str]:
     async def read_positions(*_: object) -> dict[Any, Position]:
         assert not copied, "who copies knows"
-        return {
-            topic: Position(topic, 0, None, 5, 0, remote, 0, None, 5, "", -1, -1, 0) for topic, remote in stored.items()
-        }
+        return {one: Position(one, 0, None, 5, 0, to, 0, None, 5, "", -1, -1, 0) for one, to in stored.items()}
 
     monkeypatch.setattr(remote_topics, "read_positions", read_positions)
     source: Any = Cluster("orders", "bills", "heartbeats")
@@ -161,9 +149,8 @@ async def names(monkeypatch: pytest.MonkeyPatch, stored: dict[str, str], copied:
 async def test_after_a_restart_who_had_a_name_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await names(monkeypatch, {}, frozenset()) == {}
     assert await names(monkeypatch, {}, frozenset({"orders"})) == {"orders": "us.errors"}
-    assert await names(monkeypatch, {"orders": "us.errors", "bills": "us.bills"}, frozenset()) == {
-        "orders": "us.errors"
-    }
+    both = {"orders": "us.errors", "bills": "us.bills"}
+    assert await names(monkeypatch, both, frozenset()) == {"orders": "us.errors"}
     assert await names(monkeypatch, {"orders": "us.errors", "bills": "us.errors"}, frozenset()) == {}
 
 
@@ -223,9 +210,8 @@ def test_a_key_that_the_target_does_not_know_is_left_out_and_named() -> None:
     assert "retention.ms" not in {change.key for change in alterations("t", SOURCE, target, TARGET_DEFAULTS)}
 
 
-CONFIGS = st.dictionaries(
-    st.sampled_from("abc"), st.builds(TopicConfig, st.sampled_from("12"), st.sampled_from(ConfigSource))
-)
+SETTING = st.builds(TopicConfig, st.sampled_from("12"), st.sampled_from(ConfigSource))
+CONFIGS = st.dictionaries(st.sampled_from("abc"), SETTING)
 
 
 @given(CONFIGS, CONFIGS, st.booleans())
@@ -234,9 +220,6 @@ def test_once_the_settings_are_altered_nothing_is_left_to_do(
 ) -> None:
     properties = DefaultConfigPropertyFilter((), source_defaults=source_defaults)
     for change in alterations("t", source, target, properties):
-        target[change.key] = (
-            TopicConfig("0", ConfigSource.DEFAULT)
-            if change.after is None
-            else TopicConfig(change.after, ConfigSource.TOPIC)
-        )
+        own = ConfigSource.DEFAULT if change.after is None else ConfigSource.TOPIC
+        target[change.key] = TopicConfig(change.after or "0", own)
     assert alterations("t", source, target, properties) == []

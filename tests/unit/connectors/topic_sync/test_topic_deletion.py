@@ -25,7 +25,7 @@ from connectors.topic_sync.topic_deletion import GONE, Copy, TopicDeletion, dele
 from connectors.transforms.smt_chain import TopicRoutes
 from connectors.transforms.target_names import RemoteNames, renaming_steps
 
-DEFAULT = DefaultReplicationPolicy()
+DEFAULT, IDENTITY = DefaultReplicationPolicy(), IdentityReplicationPolicy(source_alias="us")
 ID, OTHER_ID = UUID(int=1), UUID(int=2)
 
 
@@ -48,11 +48,7 @@ def found(names: RemoteNames, copied: list[Copy], source: set[str], target: Iter
     [
         (DEFAULT, [("a", "us.a"), ("b", "us.b"), ("c", "us.c")], {"b": "us.b"}),
         (DEFAULT, [("b", "ap.b"), ("skipped", "us.skipped"), ("heartbeats", "us.heartbeats")], {}),
-        (
-            IdentityReplicationPolicy(source_alias="us"),
-            [("a", "a"), ("b", "b"), ("heartbeats", "heartbeats")],
-            {"b": "b"},
-        ),
+        (IDENTITY, [("a", "a"), ("b", "b"), ("heartbeats", "heartbeats")], {"b": "b"}),
     ],
 )
 def test_what_was_copied_from_a_topic_that_is_not_listed(
@@ -95,10 +91,8 @@ def test_a_cluster_that_was_rebuilt_is_told_by_its_topics(
 
 
 def test_what_records_of_a_listed_topic_are_sent_to_stays() -> None:
-    there, copied = (
-        ["us.a", "us.a.errors", "us.b.errors"],
-        copies(("a.errors", "us.a.errors"), ("b.errors", "us.b.errors")),
-    )
+    there = ["us.a", "us.a.errors", "us.b.errors"]
+    copied = copies(("a.errors", "us.a.errors"), ("b.errors", "us.b.errors"))
     routed = RemoteNames("us", DEFAULT, routes=TopicRoutes(others=("${topic}.errors",)), by_query=True)
     assert found(RemoteNames("us", DEFAULT), copied, {"a"}, there).keys() == {"a.errors", "b.errors"}
     assert found(routed, copied, {"a"}, there) == {"b.errors": "us.b.errors"}
@@ -124,13 +118,9 @@ def test_only_what_we_alone_have_filled_is_ours(copied: list[tuple[str, str, UUI
     assert found(RemoteNames("us", DEFAULT), all_copies, {"a"}, ["us.gone"]) == ({"gone": "us.gone"} if is_ours else {})
 
 
-@pytest.mark.parametrize(
-    ("policy", "remote"), [(DEFAULT, "us.orders"), (IdentityReplicationPolicy(source_alias="us"), "orders")]
-)
+@pytest.mark.parametrize(("policy", "remote"), [(DEFAULT, "us.orders"), (IDENTITY, "orders")])
 @pytest.mark.parametrize("source", [{"a", "orders"}, {"a"}])
-def test_remote_topics_that_the_removed_policy_made_are_never_deleted(
-    policy: ReplicationPolicy, remote: str, source: set[str]
-) -> None:
+def test_topics_of_the_removed_policy_are_not_deleted(policy: ReplicationPolicy, remote: str, source: set[str]) -> None:
     """``new-remote-topic`` of earlier versions: whether the flow's position still names one or the usual topic."""
     former = f"{remote}.1c9bd204"
     for copy in copies(("orders", former), ("orders", remote)):
@@ -166,10 +156,8 @@ class Clusters:
     async def _positions(self, *_: object) -> dict[tuple[str, TopicPartition], Position]:
         self.reads += 1
         return {
-            ("one", TopicPartition(topic, 0)): Position(
-                topic, 0, ID, 5, 0, f"us.{topic}", 0, ID, 5, "", -1, -1, 0, True
-            )
-            for topic in self.copied
+            ("one", TopicPartition(one, 0)): Position(one, 0, ID, 5, 0, f"us.{one}", 0, ID, 5, "", -1, -1, 0, True)
+            for one in self.copied
         }
 
     async def gone(self) -> dict[str, str]:
@@ -190,9 +178,7 @@ async def test_stored_positions_are_read_at_first_and_while_a_topic_is_missing(m
     assert clusters.reads == 3
 
 
-async def test_a_topic_that_no_look_has_seen_is_missed_once_the_connector_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_topic_no_look_has_seen_is_missed_once_the_connector_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Made, copied and deleted between two looks."""
     clusters = Clusters(monkeypatch)
     clusters.copied = {"a"}
@@ -212,9 +198,7 @@ async def test_a_topic_that_is_missing_at_the_first_look_is_looked_for_again(mon
     assert await clusters.gone() == {"b": "us.b"}
 
 
-async def test_nothing_is_deleted_after_a_cluster_that_lists_nothing(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_empty_list_deletes_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     clusters = Clusters(monkeypatch)
     clusters.source = set()
     assert await clusters.gone() == {}
@@ -225,20 +209,16 @@ topics = st.sampled_from("abcd")
 
 
 @given(st.sets(topics), st.dictionaries(topics, st.integers(0, 50)), st.integers(50, 100), st.integers(0, 60))
-def test_only_what_is_gone_since_that_long_is_due(
-    gone: set[str], since_ms: dict[str, int], now_ms: int, delay_ms: int
-) -> None:
+def test_what_is_gone_for_so_long_is_due(gone: set[str], since_ms: dict[str, int], now_ms: int, delay_ms: int) -> None:
     plan = plan_deletions({topic: f"us.{topic}" for topic in gone}, since_ms, now_ms, delay_ms)
     assert plan.newly == gone - since_ms.keys()
     assert plan.settled == since_ms.keys() - gone
     due = plan.due(now_ms)
-    assert {change.source_topic for change in due} == {
-        topic for topic in gone if now_ms - since_ms.get(topic, now_ms) >= delay_ms
-    }
-    assert all(
-        change == DeleteTopic(f"us.{(t := change.source_topic)}", t, change.due_ms - delay_ms, change.due_ms)
-        for change in due
-    )
+    settled = {topic for topic in gone if now_ms - since_ms.get(topic, now_ms) >= delay_ms}
+    assert {change.source_topic for change in due} == settled
+    for one in due:
+        topic = one.source_topic
+        assert one == DeleteTopic(f"us.{topic}", topic, one.due_ms - delay_ms, one.due_ms)
 
 
 @given(st.text(max_size=5), st.text(max_size=5), st.integers(0, 2**63 - 1))

@@ -15,7 +15,6 @@ from connect.api.transformations import named_steps
 from connect.core.errors import ConfigError
 from connect.runtime.plugins.plugin_registry import Plugins
 from connect.wire.records import Record
-from connectors.control_link.protocol import PartitionPlan
 from connectors.dataplane.smt_stage import ChainStage, outcome_of
 from connectors.formats.types import TopicPartition, Ways
 from connectors.policy import DefaultReplicationPolicy
@@ -30,10 +29,9 @@ from connectors.transforms.smt_chain import (
     Untransformable,
 )
 from connectors.transforms.target_names import RemoteNames, chain_plan, check_chain
+from tests.kit.logs import plan
 
-PLAN = PartitionPlan(
-    TopicPartition("orders", 3), None, TopicPartition("us.orders", 3), None, 0, -1, 0, 0, pipelined=False
-)
+PLAN = plan(partition=3)
 RECORD = Record(7, 1700000000000, b"k", b"v", [("trace", b"1"), ("kind", None)])
 CONVERTER = MadePlugin("connect.plugins.converters:ByteArrayConverter")
 
@@ -97,8 +95,8 @@ class Short(Predicate):
 
 
 def chain(*steps: ChainStep) -> Chain:
-    plan = ChainPlan("us", CONVERTER, steps)
-    return Chain(ChainPlan.from_wire(orjson.loads(orjson.dumps(plan.to_wire()))))
+    made = ChainPlan("us", CONVERTER, steps)
+    return Chain(ChainPlan.from_wire(orjson.loads(orjson.dumps(made.to_wire()))))
 
 
 def mine(kind: type, **props: str) -> MadePlugin:
@@ -107,9 +105,9 @@ def mine(kind: type, **props: str) -> MadePlugin:
 
 def named(**props: str) -> ChainPlan:
     written = {key.replace("_", "."): value for key, value in props.items()}
-    plan = chain_plan(named_steps(written), "us", Plugins.discover().find)
-    assert plan is not None
-    return plan
+    made = chain_plan(named_steps(written), "us", Plugins.discover().find)
+    assert made is not None
+    return made
 
 
 @pytest.fixture(autouse=True)
@@ -140,8 +138,13 @@ def test_what_no_transform_touches_is_the_same_record() -> None:
     assert one.transform(PLAN, RECORD._replace(value=b"long")) != RECORD
 
 
+def one_of(**props: str) -> Chain:
+    """A chain of one transform."""
+    return Chain(named(transforms="x", **{f"transforms_x_{key}": value for key, value in props.items()}))
+
+
 def test_javas_transforms_drop_records_and_headers_and_fail_at_bytes_as_there() -> None:
-    lean = Chain(named(transforms="x", transforms_x_type="DropHeaders", transforms_x_headers="trace"))
+    lean = one_of(type="DropHeaders", headers="trace")
     after = lean.transform(PLAN, RECORD)
     assert isinstance(after, Record) and after.headers == [("kind", None)]
     props = {
@@ -151,18 +154,10 @@ def test_javas_transforms_drop_records_and_headers_and_fail_at_bytes_as_there() 
     live = Chain(named(**props))
     assert live.transform(PLAN, RECORD._replace(value=None)) is None
     assert live.transform(PLAN, RECORD) is RECORD
-    mask = Chain(
-        named(
-            transforms="x",
-            transforms_x_type="org.apache.kafka.connect.transforms.MaskField$Value",
-            transforms_x_fields="card",
-        )
-    )
-    failed = mask.transform(PLAN, RECORD)
+    cards = {"type": "org.apache.kafka.connect.transforms.MaskField$Value", "fields": "card"}
+    failed = one_of(**cards).transform(PLAN, RECORD)
     assert isinstance(failed, Untransformable) and "MaskField$Value: " in failed.reason and not failed.stops
-    header = Chain(
-        named(transforms="x", transforms_x_type="InsertHeader", transforms_x_header="h", transforms_x_value_literal="1")
-    )
+    header = one_of(type="InsertHeader", header="h", value_literal="1")
     failed = header.transform(PLAN, RECORD)
     assert isinstance(failed, Untransformable) and "ByteArrayConverter" in failed.reason
 
@@ -219,9 +214,8 @@ def test_records_come_out_under_the_name_that_their_topic_has_there() -> None:
     short = Chain(router())
     after = short.transform(replace(PLAN, target=TopicPartition("orders.here", 3), ways=Ways("us.orders")), RECORD)
     assert after == RECORD._replace(headers=[("trace", b"1")])
-    elsewhere = Chain(
-        router(transforms_x_predicate="p", predicates_p_type="TopicNameMatches", predicates_p_pattern="a")
-    )
+    of_topic = {"predicates_p_type": "TopicNameMatches", "predicates_p_pattern": "a"}
+    elsewhere = Chain(router(transforms_x_predicate="p", **of_topic))
     assert elsewhere.transform(PLAN, RECORD) == after
 
 
@@ -255,11 +249,11 @@ def test_a_router_for_some_records_needs_names_for_all() -> None:
     }  # fmt: skip
     names = RemoteNames("us", DefaultReplicationPolicy(), routes=TopicRoutes("${topic}.gone", ("${topic}",)))
     find = Plugins.discover().find
-    plan = chain_plan(named_steps(props), "us", find, names)
-    assert plan is not None
+    made = chain_plan(named_steps(props), "us", find, names)
+    assert made is not None
     gone = replace(PLAN, target=TopicPartition("us.orders.gone", 3), ways=names.ways("orders"))
     tombstone = RECORD._replace(value=None)
-    assert (Chain(plan).transform(gone, RECORD), Chain(plan).transform(gone, tombstone)) == (None, tombstone)
+    assert (Chain(made).transform(gone, RECORD), Chain(made).transform(gone, tombstone)) == (None, tombstone)
     with pytest.raises(ConfigError, match=r"and so does transform\.sql"):
         chain_plan(named_steps(props), "us", find, replace(names, by_query=True))
 

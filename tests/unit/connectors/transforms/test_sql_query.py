@@ -56,14 +56,8 @@ def test_what_can_be_used(text: str, changing: tuple[str, ...], condition: str) 
 @pytest.mark.parametrize(
     ("written", "alias"),
     [
-        ("AS `r`", "r"),
-        ("`R`", "R"),
-        ("AS `my r`", "my r"),
-        ("AS `a``b`", "a`b"),
-        ("AS `left`", "left"),
-        ("`using`", "using"),
-        ("r", "r"),
-        ("", "records"),
+        *(("AS `r`", "r"), ("`R`", "R"), ("AS `my r`", "my r"), ("AS `a``b`", "a`b")),
+        *(("AS `left`", "left"), ("`using`", "using"), ("r", "r"), ("", "records")),
     ],
 )
 def test_an_alias_is_a_name_without_its_backticks(written: str, alias: str) -> None:
@@ -134,26 +128,8 @@ def test_what_reads_more_than_the_record_or_hides_it_from_the_parser(item: str) 
             parse_query(text)
 
 
-FRAGMENTS = [
-    *ATTACKS,
-    "'",
-    '"',
-    "`",
-    "r'",
-    'R"',
-    "\\",
-    "/*",
-    "*/",
-    "--",
-    "\n",
-    "\r",
-    "1e+5",
-    "(",
-    ")",
-    ",",
-    "''",
-    "key",
-]
+WORDS = ("'", '"', "`", "r'", 'R"', "\\", "/*", "*/", "--", "\n", "\r", "1e+5", "(", ")", ",", "''", "key")
+FRAGMENTS = [*ATTACKS, *WORDS]
 QUOTED = re.compile(r"""'(?:\\.|''|[^'\\])*'|"(?:\\.|""|[^"\\])*"|`(?:``|[^`])*`""", re.DOTALL)
 
 

@@ -16,11 +16,8 @@ from connectors.policy import DefaultReplicationPolicy, IdentityReplicationPolic
 from connectors.transforms.smt_chain import TopicRoutes
 from connectors.transforms.target_names import RemoteNames, renaming_steps
 
-SHORT = {
-    "transforms.short.type": "RegexRouter",
-    "transforms.short.regex": r"us\.(.*)",
-    "transforms.short.replacement": "$1",
-}
+ROUTER = {"type": "RegexRouter", "regex": r"us\.(.*)", "replacement": "$1"}
+SHORT = {f"transforms.short.{key}": value for key, value in ROUTER.items()}
 DAYS = {
     "transforms.days.type": "org.apache.kafka.connect.transforms.RegexRouter",
     "transforms.days.regex": r"orders\..*",
@@ -43,11 +40,8 @@ def test_transforms_see_the_policys_name_one_behind_the_other() -> None:
 
 
 def test_a_predicate_may_look_at_the_topic_alone() -> None:
-    by_topic = {
-        "transforms.short.predicate": "hearts",
-        "predicates.hearts.type": "TopicNameMatches",
-        "predicates.hearts.pattern": ".*heartbeats",
-    }
+    hearts = {"predicates.hearts.type": "TopicNameMatches", "predicates.hearts.pattern": ".*heartbeats"}
+    by_topic = {"transforms.short.predicate": "hearts", **hearts}
     but = names("short", {**SHORT, **by_topic, "transforms.short.negate": "true"})
     assert (but.of("orders"), but.of("heartbeats")) == ("orders", "us.heartbeats")
     for_each = names("short", {**SHORT, **by_topic, "predicates.hearts.type": "RecordIsTombstone"})
@@ -94,10 +88,8 @@ def test_of_several_topics_one_is_filled() -> None:
 )
 def test_what_others_fill_we_do_not(own: str, others: str, topic: str) -> None:
     found = routed(own, others, by_query=True)
-    assert found.all_of("bills") == (
-        f"us.{own.replace('${topic}', 'bills')}",
-        f"us.{others.replace('${topic}', 'bills')}",
-    )
+    names = tuple(f"us.{one.replace('${topic}', 'bills')}" for one in (own, others))
+    assert found.all_of("bills") == names
     with pytest.raises(PermanentError, match=f"both name its remote topic us.{topic}, so it would be written twice"):
         found.of(topic)
 

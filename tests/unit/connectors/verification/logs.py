@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import crc32c
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -72,12 +72,7 @@ def batch_of(some: Log, codec: int) -> LogBatch:
 
 
 def compare(
-    ours: Log,
-    theirs: Log,
-    codec: int = 0,
-    sizes: tuple[int, int] = (10, 10),
-    deleted: tuple[Deleted, Deleted] = ((), ()),
-    **more: object,
+    ours: Log, theirs: Log, codec: int = 0, sizes: tuple[int, int] = (10, 10), deleted: Any = ((), ()), **more: object
 ) -> RangeResult:
     """``deleted``: what source and target delete meanwhile."""
     ends = tuple(log[-1][0] + 1 if log else 0 for log in (ours, theirs))

@@ -61,9 +61,8 @@ def test_every_planted_damage_is_named_and_none_is_invented(seed: int) -> None:
         assert len(match) == 1, (kind, at, found.differences)
         name, _, _, fields = named(match[0])
         assert (name, fields) == ((kind, ()) if kind in KINDS[:3] else ("changed", (kind,)))
-    lost = sum(
-        one.kind in (DifferenceKind.MISSING, DifferenceKind.CHANGED, DifferenceKind.ORDER) for one in found.differences
-    )
+    of_source = (DifferenceKind.MISSING, DifferenceKind.CHANGED, DifferenceKind.ORDER)
+    lost = sum(one.kind in of_source for one in found.differences)
     assert found.records == 3000 - lost
 
 
@@ -114,15 +113,8 @@ def test_records_of_others_are_known_by_the_map() -> None:
 def test_what_lies_before_the_map_is_undecided_and_damage_there_is_named() -> None:
     """Of all that the source does not have, only the map says whether others wrote it."""
     records, foreign = some_records(20), Rec(b"x", b"x", 5)
-    theirs = [
-        foreign,
-        *records[:3],
-        records[3]._replace(value=b"other"),
-        *records[4:8],
-        records[2],
-        *records[8:],
-        foreign,
-    ]
+    changed = records[3]._replace(value=b"other")
+    theirs = [foreign, *records[:3], changed, *records[4:8], records[2], *records[8:], foreign]
     found = compare(log_of(records), log_of(theirs), copies=((0, 99),), map_begin=12)
     differ = {(one.kind.value, one.target_offset) for one in found.differences}
     assert differ == {("changed", 4), ("doubled", 9), ("extra", 22)}

@@ -29,6 +29,7 @@ from connectors.verification.ranges import RangePlan
 from connectors.verification.report import PartitionResult, RangeReason
 from connectors.verification.state import Verified
 from connectors.verification.task import VerificationTask
+from tests.kit.answers import answers, put
 
 ONE = TopicPartition("t", 0)
 
@@ -47,22 +48,16 @@ class Map:
 async def test_copies_behind_an_open_transaction_are_not_expected(pair: str | None, high: int, due: int) -> None:
     """The flow has copied up to source offset 100; the last stable offset of the target is 100 or 107."""
     end = 107 if high == 107 else 100
-    scope = PartitionScope(
-        ONE, ONE, cast(Any, pair), cast(Any, None), 0, 0, 120, end, 100, (False, False), (False, False)
-    )
+    of, nobody = cast(Any, pair), cast(Any, None)
+    scope = PartitionScope(ONE, ONE, of, nobody, 0, 0, 120, end, 100, (False, False), (False, False))
     await _expect_what_is_readable(scope, cast(Any, Map()), high)
     assert scope.due == due
 
 
-async def test_a_time_that_is_not_copied_yet_begins_at_the_same_record_of_both_logs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_time_not_copied_yet_begins_at_the_same_record_of_both_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies from source offset 100 on may be in the target by now, at 107."""
 
-    async def offsets(*_: object) -> Any:
-        return {ONE: 110}, {}
-
-    monkeypatch.setattr(planning, "known_offsets", offsets)
+    put(monkeypatch, planning, known_offsets=({ONE: 110}, {}))
     pair: Any = "pair"
     scope = PartitionScope(ONE, ONE, pair, cast(Any, None), 0, 0, 120, 115, 100, (False, False), (False, False))
     clusters = cast(Any, SimpleNamespace(source=None))
@@ -71,9 +66,7 @@ async def test_a_time_that_is_not_copied_yet_begins_at_the_same_record_of_both_l
 
 
 @pytest.mark.parametrize(("begin", "reason"), [(0, RangeReason.NOT_OF_FLOW), (5, RangeReason.RETENTION_SOURCE)])
-async def test_what_the_target_has_before_the_first_copy_is_of_others_if_the_source_has_all(
-    begin: int, reason: RangeReason
-) -> None:
+async def test_before_the_first_copy_all_is_of_others_if_the_source_has_all(begin: int, reason: RangeReason) -> None:
     reader = cast(Any, Map())
     reader.chunks = lambda _: [SimpleNamespace(begin=(0, 7))]
     nothing = Verified(PartitionResult("t", 0, "t", 0, 0, 0, 0, -1, -1, -1, 0), -1, "", "")
@@ -129,9 +122,6 @@ async def test_positions_are_those_from_before_the_ends_were_read(monkeypatch: p
     """A look-up may follow the map of a flow that runs: what was copied since is behind the target's end."""
     copied, of_topic = {"to": 100}, TopicMetadata("t", None, 0, dict.fromkeys((0, 1), cast(Any, None)))
 
-    async def metadata(_: object) -> Any:
-        return SimpleNamespace(topics={"t": of_topic})
-
     async def follows(*_: object) -> None:
         copied["to"] += 50
 
@@ -146,7 +136,7 @@ async def test_positions_are_those_from_before_the_ends_were_read(monkeypatch: p
         monkeypatch.setattr(planning, name, value)
     reader: Any = MagicMock(follow=AsyncMock(), current=lambda _: None)
     reader.position.side_effect = lambda _: SimpleNamespace(next_source_offset=copied["to"])
-    cluster = cast(Any, SimpleNamespace(name="us", metadata=metadata))
+    cluster = cast(Any, SimpleNamespace(name="us", metadata=answers(SimpleNamespace(topics={"t": of_topic}))))
     clusters = FlowClusters(cluster, cluster, cluster, cast(Any, None))
     settings: Any = MagicMock(remote_topic=lambda topic: topic)
     scopes, unread = await planning.plan_partitions(settings, clusters, reader, {}, VerifyOptions())
@@ -195,19 +185,8 @@ async def test_a_topic_that_was_recreated_since_it_was_planned_is_not_compared()
     known = SimpleNamespace(leader=lambda *_: 0, topics={"t": SimpleNamespace(topic_id=UUID(int=2))})
     cluster = cast(Any, SimpleNamespace(name="us", topics=AsyncMock(return_value=known)))
     ids = (str(UUID(int=1)), str(UUID(int=2)))
-    scope = PartitionScope(
-        ONE,
-        ONE,
-        None,
-        cast(Any, SimpleNamespace(source_id=ids[0], target_id=ids[1])),
-        0,
-        0,
-        9,
-        9,
-        9,
-        (False, False),
-        (False, False),
-    )
+    verified: Any = SimpleNamespace(source_id=ids[0], target_id=ids[1])
+    scope = PartitionScope(ONE, ONE, None, verified, 0, 0, 9, 9, 9, (False, False), (False, False))
     plan = await scope.next_range(cast(Any, None))
     assert plan is not None and RangePlan.from_wire(plan.to_wire()).ids == ids
     task = VerificationTask(MagicMock(), None)

@@ -24,6 +24,7 @@ from connectors.verification.planning import FlowClusters, VerifyOptions
 from connectors.verification.report import PartitionResult
 from connectors.verification.run import Verification
 from connectors.verification.state import LastVerification, Verified
+from tests.kit.answers import put
 
 
 @pytest.fixture
@@ -36,10 +37,7 @@ def verification(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Verificatio
     source, target = Cluster(clients.source_admin(), "us"), Cluster(clients.target_admin(), "eu")
     clusters = FlowClusters(source, target, target, Admin(clients.target_admin(), "eu"))
 
-    async def nothing(*_: object) -> tuple[list[Any], list[str]]:
-        return [], []
-
-    monkeypatch.setattr(run, "plan_partitions", nothing)
+    put(monkeypatch, run, plan_partitions=([], []))
     unused = cast(Any, None)
     return Verification(flow, clusters, unused, unused, VerifyOptions(), lambda *_: unused, lambda _: None)
 
@@ -74,9 +72,7 @@ async def test_a_run_ends_in_time_and_is_not_the_last_that_ended(verification: V
     assert (found.is_complete, found.unread, last.values) == (False, (), {})
 
 
-async def test_reading_offsets_is_within_the_time_too(
-    verification: Verification, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_offsets_are_read_within_the_time(verification: Verification, monkeypatch: pytest.MonkeyPatch) -> None:
     """What earlier runs found still counts."""
     last, part = stored(verification), PartitionResult("t", 0, "t", 0, 6, 0, 0, 0, 6, 9, 1, (), 2)
     verification._options = replace(verification._options, within_s=0.01)
@@ -91,19 +87,14 @@ async def test_reading_offsets_is_within_the_time_too(
         await verification.run()
 
 
-async def test_what_a_run_that_is_late_found_is_stored(
-    verification: Verification, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_a_late_run_found_is_stored(verification: Verification, monkeypatch: pytest.MonkeyPatch) -> None:
     """An alert must not wait for a run that reaches the end."""
     last, forever = stored(verification), asyncio.Event()
     verification._options = replace(verification._options, within_s=0.01)
     part = PartitionResult("t", 0, "t", 0, 6, 0, 0, 0, 6, 9, 1, (), 2)
     scope = MagicMock(verified=Verified(part, 6, "", ""), source=TopicPartition("t", 0), first=0, offsets=9, failure="")
 
-    async def planned(*_: object) -> tuple[list[Any], list[str]]:
-        return [scope], []
-
-    monkeypatch.setattr(run, "plan_partitions", planned)
+    put(monkeypatch, run, plan_partitions=([scope], []))
     cast(Any, verification)._task = forever.wait
     assert not (await verification.run()).is_complete
     found = cast(LastVerification, last.values[""])
@@ -111,7 +102,7 @@ async def test_what_a_run_that_is_late_found_is_stored(
 
 
 @pytest.mark.parametrize("id_now", [1, 2])
-async def test_what_was_found_in_a_log_that_is_gone_does_not_count(
+async def test_findings_of_a_gone_log_go(
     verification: Verification, monkeypatch: pytest.MonkeyPatch, id_now: int
 ) -> None:
     """Neither if offsets are not read in time, nor beside a run over other topics."""
@@ -145,10 +136,7 @@ async def test_what_is_stored_of_logs_that_are_gone_or_recreated_does_not_stay(
     values = {one.source: one.verified for one in before}
     cast(Any, verification._records).values = values
 
-    async def planned(*_: object) -> tuple[list[Any], list[str]]:
-        return scopes, list(unread)
-
-    monkeypatch.setattr(run, "plan_partitions", planned)
+    put(monkeypatch, run, plan_partitions=(scopes, list(unread)))
     monkeypatch.setattr(verification, "_next", AsyncMock(return_value=None))
     assert (await verification.run()).is_equal
     gone = {} if unread else {before[2].source: None}
@@ -156,17 +144,13 @@ async def test_what_is_stored_of_logs_that_are_gone_or_recreated_does_not_stay(
     assert cast(LastVerification, last.values[""]).ids == {"t": ["new", "us.t", ""]}
 
 
-async def test_a_result_is_returned_although_its_record_is_not_stored(
-    verification: Verification, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_unstored_result_is_returned(verification: Verification, caplog: pytest.LogCaptureFixture) -> None:
     stored(verification).errors.append(PermanentError("the record is too large"))
     assert (await verification.run()).is_complete
     assert "do not show this verification: the record is too large" in caplog.text
 
 
-async def test_a_timeout_of_another_kind_is_an_error(
-    verification: Verification, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_another_timeout_is_an_error(verification: Verification, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(verification)
     monkeypatch.setattr(run, "plan_partitions", AsyncMock(side_effect=TimeoutError("of a socket")))
     with pytest.raises(TimeoutError, match="of a socket"):
@@ -198,16 +182,13 @@ async def test_a_link_that_cannot_be_opened_for_another_reason_is_an_error(tmp_p
     file = tmp_path / "mm2.properties"
     servers = "us.bootstrap.servers = a:1\neu.bootstrap.servers = b:1\nlink.listener = 203.0.113.1:5\n"
     file.write_text(f"clusters = us, eu\n{servers}us->eu.enabled = true\n")
+    flow = Flow(load(file), "us", "eu")
     with pytest.raises(ConfigError, match=r"203\.0\.113\.1:5: cannot listen there"):
-        async with run.verifying(
-            Flow(load(file), "us", "eu"), MagicMock(code=""), VerifyOptions(), MagicMock(), MagicMock()
-        ):
+        async with run.verifying(flow, MagicMock(code=""), VerifyOptions(), MagicMock(), MagicMock()):
             pass
 
 
-async def test_a_task_that_gets_no_slot_says_what_to_do(
-    verification: Verification, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_task_with_no_slot_says_why(verification: Verification, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
     settings = SparkSettings(None, {"spark.master": "spark://a:1"}, slices=2, slices_key="--tasks")
     job, ticket = MagicMock(finished=loop.create_future()), MagicMock(linked=loop.create_future())
@@ -231,9 +212,7 @@ async def test_what_could_not_be_stored_is_stored_later(verification: Verificati
     assert stored.values == {"a": 1, "b": 2}
 
 
-async def test_what_is_being_stored_as_a_run_ends_is_stored(
-    verification: Verification, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_a_run_stores_as_it_ends_stays(verification: Verification, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the next run compares it again."""
     stored(verification)
     records, storing = cast(Any, verification._records), asyncio.Event()

@@ -80,14 +80,15 @@ def test_a_record_has_the_sums_of_a_run_and_where_each_partition_is() -> None:
     assert (LAST_RUN.decode_key(key), LAST_RUN.decode_value(value)) == (("us-eu", ""), WHOLE)
 
 
+def new_id(chance: random.Random) -> str:
+    return str(UUID(bytes=chance.randbytes(16)))
+
+
 def test_the_record_of_ten_thousand_topics_is_smaller_than_a_message_may_be() -> None:
     """Whatever their names have in common: these have nothing."""
     chance = random.Random(1)
     topics = [chance.randbytes(20).hex() for _ in range(10_000)]
-    ids = {
-        one: [str(UUID(bytes=chance.randbytes(16))), f"us.{one}", str(UUID(bytes=chance.randbytes(16)))]
-        for one in topics
-    }
+    ids = {one: [new_id(chance), f"us.{one}", new_id(chance)] for one in topics}
     value = LAST_RUN.encode_value(LastVerification(9, verified_to={one: [10**9] for one in topics}, ids=ids))
     assert len(value) < 1_000_000
     assert LAST_RUN.decode_value(value).ids == ids
@@ -113,9 +114,7 @@ def test_a_run_of_some_topics_keeps_the_others_and_is_not_one_of_the_flow() -> N
         ({"heartbeats0": 99}, (0, 0), 10.0),
     ],
 )
-async def test_what_is_new_is_known_for_each_partition(
-    positions: dict[str, int], new: tuple[int, int], rest_s: float
-) -> None:
+async def test_what_is_new_in_each_partition(positions: dict[str, int], new: tuple[int, int], rest_s: float) -> None:
     assert await WHOLE.facts(lags(**positions), POLICY) == VerifiedFacts(9, 11, 1, 1, *new, rest_s)
 
 
@@ -132,9 +131,7 @@ async def test_what_is_new_is_known_for_each_partition(
         (None, {"us.b": 2}, None),
     ],
 )
-async def test_a_topic_of_which_either_log_has_another_id_was_recreated(
-    here: Any, there: Any, recreated: tuple[str, ...]
-) -> None:
+async def test_a_topic_with_another_id_was_recreated(here: Any, there: Any, recreated: tuple[str, ...]) -> None:
     pairs = [TopicPair(one, str(UUID(int=1)), f"us.{one}", str(UUID(int=2))) for one in "ab"]
     assert await recreated_topics(pairs, cluster(here), cluster(there)) == recreated
 
@@ -235,9 +232,8 @@ def test_a_stored_result_is_read_as_it_was() -> None:
 
 def test_ranges_that_follow_each_other_are_one_and_what_was_not_copied_is_forgotten() -> None:
     first = RangeResult(10, 10, 5, explained=[explained(0, 9, RangeReason.FILTERED, 5)])
-    second = RangeResult(
-        20, 20, 4, explained=[explained(10, 19, RangeReason.FILTERED, 4), explained(20, 29, RangeReason.NOT_COPIED)]
-    )
+    both = [explained(10, 19, RangeReason.FILTERED, 4), explained(20, 29, RangeReason.NOT_COPIED)]
+    second = RangeResult(20, 20, 4, explained=both)
     stored = NOTHING.with_range(first, 1).with_range(second, 2)
     assert [(one.first, one.last, one.records) for one in stored.result.explained] == [(0, 19, 9), (20, 29, -1)]
     later = stored.with_range(RangeResult(30, 30, 10), 3)
@@ -266,7 +262,6 @@ def test_a_report_with_top_has_most_differences_first_and_then_what_was_compared
     assert (len(found["partitions"][0]["differences"]), len(found["partitions"][1]["undecided"])) == (5, 5)
     assert (found["all"], found["records"], found["differences"], found["undecided"]) == (20, 20, 60, 50)
     assert (found["verified_ms"], found["newest_ms"]) == (81, 100)
-    assert [one["partition"] for one in verification_as_json(results, {"top": "9", "search": "T-7"})["partitions"]] == [
-        7
-    ]
+    shown = verification_as_json(results, {"top": "9", "search": "T-7"})["partitions"]
+    assert [one["partition"] for one in shown] == [7]
     assert len(verification_as_json(results, {})["partitions"]) == 20

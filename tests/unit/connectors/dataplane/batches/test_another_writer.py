@@ -45,11 +45,8 @@ def target() -> TargetPartition:
 def test_it_writes_under_the_plans_producer_and_not_the_slices() -> None:
     stamped = source_batch(range(104, 106), attributes=0x08)
     copied, rebuilt = (read_header(memoryview(batch)) for batch in sent_by(successor(), BATCHES[0], stamped))
-    assert (copied.producer_id, copied.producer_epoch, copied.base_sequence) == (
-        WROTE.producer_id,
-        WROTE.epoch,
-        FIRST_SEQUENCE,
-    )
+    copied_by = (copied.producer_id, copied.producer_epoch, copied.base_sequence)
+    assert copied_by == (WROTE.producer_id, WROTE.epoch, FIRST_SEQUENCE)
     assert (rebuilt.producer_id, rebuilt.producer_epoch, rebuilt.base_sequence) == (WROTE.producer_id, WROTE.epoch, 0)
 
 

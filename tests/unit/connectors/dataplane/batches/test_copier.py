@@ -144,9 +144,8 @@ def test_a_report_counts_what_happened_since_the_last():
     copy_all(machine, target)
     size, latest_ms = sum(map(len, target.batches)), max(one.timestamp_ms for one in target.records())
     batches, runs = {"as it is": 2, "compacted gaps": 1}, [(0, 0, 6), (7, 6, 1)]
-    assert machine.report() == PartitionProgress(
-        machine.plan.source, 8, 0, 7, 7, -1, -1, latest_ms, 7, size, batches, runs
-    )
+    report = PartitionProgress(machine.plan.source, 8, 0, 7, 7, -1, -1, latest_ms, 7, size, batches, runs)
+    assert machine.report() == report
     assert machine.report() is None
     early = source_batch([8], timestamp_ms=1000)
     machine.take(fetched(early))
@@ -365,6 +364,6 @@ def test_what_is_under_way_is_no_silence():
     machine = copier(pipelined=True)
     machine.take(fetched(source_batch([0]), source_batch([1])))
     machine.next_batch()
-    machine.reset_pipelining_if_idle()
-    machine.reset_pipelining_if_idle()
+    for _ in range(2):
+        machine.reset_pipelining_if_idle()
     assert machine.next_batch() is not None

@@ -15,13 +15,22 @@ from hypothesis import strategies as st
 
 from connect.wire import batch as wire
 from connect.wire import records
-from connectors.control_link.protocol import PartitionPlan
 from connectors.dataplane import resume
 from connectors.dataplane.batches.copier import PartitionCopier
 from connectors.dataplane.batches.fetched_batches import opened
 from connectors.dataplane.batches.outgoing_batches import Outgoing
-from connectors.formats.types import Compression, ProducerIdAndEpoch, ResumeProof, Run, TopicPartition
-from tests.kit.logs import FENCED, TargetPartition, control_batch, fetched, fetched_from, held, settle, source_batch
+from connectors.formats.types import Compression, ProducerIdAndEpoch, ResumeProof, Run
+from tests.kit.logs import (
+    FENCED,
+    TargetPartition,
+    control_batch,
+    fetched,
+    fetched_from,
+    held,
+    plan,
+    settle,
+    source_batch,
+)
 
 OLD = ProducerIdAndEpoch(7, 3)
 NEW = ProducerIdAndEpoch(7, 5)
@@ -39,9 +48,8 @@ def logs(draw: st.DrawFn) -> list[bytes]:
             continue
         steps = draw(st.lists(st.sampled_from([1, 1, 1, 2, 5]), min_size=1, max_size=6))
         offsets = [offset + sum(steps[:i]) for i in range(len(steps))]
-        out.append(
-            source_batch(offsets, codec=draw(st.sampled_from([0, 0, 0, 1, 2, 3, 4])), leader_epoch=len(out) // 4)
-        )
+        codec = draw(st.sampled_from([0, 0, 0, 1, 2, 3, 4]))
+        out.append(source_batch(offsets, codec=codec, leader_epoch=len(out) // 4))
         offset = offsets[-1] + 1 + draw(st.sampled_from([0, 0, 0, 3]))
     return out
 
@@ -56,10 +64,7 @@ class Course:
         self.data = [one for batch in log if not wire.read_header(batch).is_control for one in records.decode(batch, 2)]
         if is_known := first_sequence is None:
             self.target.mark(OLD.producer_id, OLD.epoch - 1)
-        names = TopicPartition("t", 0), TopicPartition("us.t", 0)
-        self.plan = PartitionPlan(
-            names[0], None, names[1], None, 0, -1, self.target.end, first_sequence or 0, pipelined=is_known
-        )
+        self.plan = plan(target_end=self.target.end, next_sequence=first_sequence or 0, pipelined=is_known)
         self.copier = PartitionCopier(self.plan, OLD, read_committed=False, **given)
         self.requests: deque[Outgoing] = deque()
         self.answers: deque[tuple[Outgoing, int | None, int]] = deque()

@@ -31,9 +31,7 @@ def copy(machine, *batches):
 
 
 def plain(magic, offsets, time_ms=TIME_MS):
-    return [
-        message(magic, offset, b"k%d" % offset, b"v%d" % offset, timestamp_ms=time_ms + offset) for offset in offsets
-    ]
+    return [message(magic, one, b"k%d" % one, b"v%d" % one, timestamp_ms=time_ms + one) for one in offsets]
 
 
 def held(target):

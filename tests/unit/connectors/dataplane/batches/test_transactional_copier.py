@@ -202,9 +202,7 @@ async def test_a_refused_batch_is_sent_again_before_the_transaction_ends() -> No
 @pytest.mark.parametrize(
     ("code", "is_lost"), [(error_codes.TOPIC_AUTHORIZATION_FAILED, False), (error_codes.UNKNOWN_SERVER_ERROR, True)]
 )
-async def test_a_partition_that_stops_loses_the_transaction_only_if_its_batches_may_be_in_it(
-    code: int, is_lost: bool
-) -> None:
+async def test_only_a_transaction_with_batches_of_a_stopped_partition_is_lost(code: int, is_lost: bool) -> None:
     stand = Stand(2, length_ms=0)
     stopped, other = stand.copiers
     running = asyncio.create_task(stand.filling.run())

@@ -130,9 +130,8 @@ def test_what_would_go_elsewhere_is_never_left_out() -> None:
 
 def test_under_exactly_once_what_is_transformed_later_belongs_to_a_later_transaction() -> None:
     reported: list = []
-    filling = SliceTransaction(
-        TransactionTerms("id", 2, 0, 500), send=reported.append, collect=list, offer=lambda _: None
-    )
+    terms = TransactionTerms("id", 2, 0, 500)
+    filling = SliceTransaction(terms, send=reported.append, collect=list, offer=lambda _: None)
     stage = Stage()
     copier = kit.copier(transaction=filling, transform=Transform(stage.submit, lambda _: None))
     stage.copier = copier

@@ -47,9 +47,7 @@ async def begun(
     return await passer.begin(NO_SOURCE, [entry], {SOURCE: Start(POSITION, 99, False)})
 
 
-async def test_behind_what_the_source_has_no_more(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_behind_what_the_source_lost(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Which may have become more since the slice saw it."""
     entry = stopped(log_divergence.source_gap(SOURCE, 100, 107).gap)
     found = await begun(monkeypatch, entry, 110)
@@ -138,12 +136,8 @@ def test_what_was_not_committed_may_be_gone(end: int, goes_on: bool) -> None:
     entry = stopped(Gap(GapKind.TARGET_TRUNCATED, last=119, target_first=end, target_last=109))
     entry.resume_past_gap()
     position = replace(POSITION, target_end=100, is_atomic=True)
-    assert (
-        GapPasser("us->eu", GapPolicy(), lambda _: [MapRun(0, 0, 100)], 1).rewind(
-            [entry], {SOURCE: Start(position, 99, False)}
-        )
-        == {}
-    )
+    passer = GapPasser("us->eu", GapPolicy(), lambda _: [MapRun(0, 0, 100)], 1)
+    assert passer.rewind([entry], {SOURCE: Start(position, 99, False)}) == {}
     assert entry.is_stopped is not goes_on
 
 

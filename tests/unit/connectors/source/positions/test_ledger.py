@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -18,35 +19,25 @@ from tests.kit.turns import turns_during
 SOURCE, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
-def ledger() -> Ledger:
-    made = Ledger(
-        PartitionPair(source, None, TopicPartition("us.orders", source.partition), None) for source in (SOURCE, OTHER)
-    )
+def ledger(sources: Iterable[TopicPartition] = (SOURCE, OTHER)) -> Ledger:
+    made = Ledger(pair_of(one) for one in sources)
     for entry in made.entries.values():
         made.begin(entry.pair.source, position_of(_plan(entry.pair), "txn", ProducerIdAndEpoch(7, 0)))
         entry.was_copied = True
     return made
 
 
+def pair_of(source: TopicPartition, **more: Any) -> PartitionPair:
+    return PartitionPair(source, None, TopicPartition("us.orders", source.partition), None, **more)
+
+
 def _plan(pair: PartitionPair) -> PartitionPlan:
     return PartitionPlan(pair.source, None, pair.target, None, 0, -1, 0, 0, False)
 
 
-def report(**changes) -> PartitionProgress:
-    values = {
-        "source": SOURCE,
-        "next_source_offset": 20,
-        "last_source_epoch": 0,
-        "target_end": 15,
-        "next_sequence": 15,
-        "high_watermark": 30,
-        "log_start_offset": 0,
-        "timestamp_ms": 5,
-        "records": 15,
-        "bytes": 100,
-        "batches": {},
-    }
-    return PartitionProgress(**{**values, **changes})
+def report(**changes: Any) -> PartitionProgress:
+    begins = PartitionProgress(SOURCE, 20, 0, 15, 15, 30, 0, 5, records=15, bytes=100, batches={})
+    return replace(begins, **changes)
 
 
 def test_records_left_out_are_counted_and_shown() -> None:
@@ -134,10 +125,7 @@ class Clock:
     """A ledger that looks each second whether positions are due, and counts what it stores in a minute."""
 
     def __init__(self, *, is_countable: bool = True) -> None:
-        pairs = [
-            PartitionPair(SOURCE, None, TopicPartition("us.orders", 0), None, is_countable=is_countable),
-            PartitionPair(OTHER, None, TopicPartition("us.orders", 1), None),
-        ]
+        pairs = [pair_of(SOURCE, is_countable=is_countable), pair_of(OTHER)]
         self.ledger = Ledger(pairs)
         self.now_s = 1000.0
         self.offset = 0
@@ -154,15 +142,12 @@ class Clock:
             self.ledger.apply(report(next_source_offset=self.offset, bytes=copied, records=1))
         commits = taken(self.ledger, self.now_s)
         succeed(self.ledger, commits)
-        return [
-            (TopicPartition(one.position.source_topic, one.position.source_partition), one.scope) for one in commits
-        ]
+        stored = [(one.position, one.scope) for one in commits]
+        return [(TopicPartition(of.source_topic, of.source_partition), scope) for of, scope in stored]
 
 
 @pytest.mark.parametrize(("is_countable", "progress"), [(True, 5), (False, 59)])
-def test_a_busy_partition_stores_its_position_every_ten_seconds_and_javas_offset_every_minute(
-    is_countable: bool, progress: int
-) -> None:
+def test_how_often_a_busy_partition_stores_position_and_offset(is_countable: bool, progress: int) -> None:
     clock = Clock(is_countable=is_countable)
     for _ in range(3):
         stored = [one for _ in range(60) for one in clock.tick(100)]
@@ -195,22 +180,18 @@ def test_a_position_is_stored_once_so_much_is_copied() -> None:
 
 
 def test_a_store_that_works_holds_up_no_copying_however_many_partitions_share_it() -> None:
-    pairs = [
-        PartitionPair(TopicPartition("orders", at), None, TopicPartition("us.orders", at), None) for at in range(40)
-    ]
-    made, quiet = Ledger(pairs), list[TopicPartition]()
-    for pair in pairs:
-        made.begin(pair.source, position_of(_plan(pair), "txn", ProducerIdAndEpoch(7, 0)))
+    sources = [TopicPartition("orders", at) for at in range(40)]
+    made, quiet = ledger(sources), list[TopicPartition]()
     succeed(made, taken(made, 1000.0))
     for tenth in range(1, 300):  # twenty partitions at 100 MB/s together, the others at 2 KB/s
-        for pair in pairs:
-            copied = 500_000 if pair.source.partition < 20 else 100
-            made.apply(report(source=pair.source, next_source_offset=tenth, bytes=copied, records=1))
+        for one in sources:
+            copied = 500_000 if one.partition < 20 else 100
+            made.apply(report(source=one, next_source_offset=tenth, bytes=copied, records=1))
         assert not made.must_wait()
         if tenth % 10 == 0:
             commits = taken(made, 1000.0 + tenth / 10)
             succeed(made, commits)
-            quiet += [pairs[39].source for one in commits if one.position.source_partition == 39]
+            quiet += [sources[39] for one in commits if one.position.source_partition == 39]
     assert len(quiet) <= 3, "the others are not stored each second for that"
 
 
@@ -375,12 +356,7 @@ def test_copying_has_to_wait_while_too_many_records_of_a_partition_are_not_store
 
 async def test_others_of_the_loop_have_their_turn_while_thousands_are_handed_over() -> None:
     sources = [TopicPartition("orders", index) for index in range(5000)]
-    made = Ledger(
-        PartitionPair(source, None, TopicPartition("us.orders", source.partition), None) for source in sources
-    )
-    for entry in made.entries.values():
-        made.begin(entry.pair.source, position_of(_plan(entry.pair), "txn", ProducerIdAndEpoch(7, 0)))
-        entry.was_copied = True
+    made = ledger(sources)
     for work in (made.hand_over, made.committed_with_records, lambda: made.leave([])):
         turns, _ = await turns_during(work())
         assert turns >= len(sources)

@@ -58,20 +58,12 @@ class Schedule:
         values: dict[str, Any] = {"runs": [(at.next_source_offset, at.target_end, count)]} if count else {}
         if not self.random.randrange(8):
             values |= {"state": self.random.choice((STOPPED, QUARANTINED)), "reason": "a reason"}
+        end = at.next_source_offset + count
         progress = PartitionProgress(
-            entry.pair.source,
-            at.next_source_offset + count,
-            at.source_leader_epoch,
-            at.target_end + count,
-            at.next_sequence + count,
-            high_watermark=at.next_source_offset + count + self.random.choice((0, 0, 2)),
-            log_start_offset=0,
-            timestamp_ms=5,
-            records=count,
-            bytes=count * 10,
-            batches={},
-            **values,
-        )
+            entry.pair.source, end, at.source_leader_epoch, at.target_end + count, at.next_sequence + count,
+            high_watermark=end + self.random.choice((0, 0, 2)), log_start_offset=0, timestamp_ms=5, records=count,
+            bytes=count * 10, batches={}, **values,
+        )  # fmt: skip
         was = entry.position
         self.meters.apply(progress, 10)
         self.ledger.apply(progress)
@@ -98,17 +90,15 @@ class Schedule:
         if (entry := self._any()) is None:
             return
         gap = Gap(GapKind.SOURCE_DELETED)
-        change = self.random.choice(
-            (
-                entry.hand_over,
-                lambda: entry.wait("it waits"),
-                lambda: entry.stop("a gap", gap=gap),
-                entry.resume_past_gap,
-                lambda: entry.become(STARTING if entry.state != STARTING else RUNNING),
-                self.ledger.forget_unstored,
-            )
-        )
-        change()
+        changes = [
+            entry.hand_over,
+            lambda: entry.wait("it waits"),
+            lambda: entry.stop("a gap", gap=gap),
+            entry.resume_past_gap,
+            lambda: entry.become(STARTING if entry.state != STARTING else RUNNING),
+            self.ledger.forget_unstored,
+        ]
+        self.random.choice(changes)()
 
     async def want(self) -> None:
         self.wanted = self.random.sample(ALL, self.random.randrange(len(ALL)))

@@ -59,7 +59,7 @@ def log_start(monkeypatch: pytest.MonkeyPatch) -> None:
         (Target(2, 2), 39, True, None),  # behind all that was ever acknowledged
     ],
 )
-async def test_a_log_start_counts_for_the_pairs_own_topic(
+async def test_log_starts_of_the_pairs_topic(
     target: Target, target_end: int, is_asked: bool, reported: int | None
 ) -> None:
     entry = Entry(PAIR, position(target_end))
@@ -67,9 +67,7 @@ async def test_a_log_start_counts_for_the_pairs_own_topic(
     assert entry.target_log_start == reported
 
 
-async def test_a_partition_that_begins_anew_meanwhile_is_not_told_of_its_old_log(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_partition_that_begins_anew_is_not_told_of_its_old_log(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = Entry(PAIR, position(50))
 
     async def remade(cluster: object, partitions: Collection[TopicPartition], at: int) -> dict[Any, int]:

@@ -48,9 +48,8 @@ class Both:
     def __init__(self) -> None:
         self.source = Brokers(topic("orders", NEW), topic("clicks", NEW))
         self.target = Brokers(topic("us.orders", THERE), topic("us.clicks", THERE))
-        self.pairing = Pairing(
-            "us.{}".format, (cast(Cluster, self.source), cast(Cluster, self.target)), cast(Admin, self.target)
-        )
+        clusters = cast(Cluster, self.source), cast(Cluster, self.target)
+        self.pairing = Pairing("us.{}".format, clusters, cast(Admin, self.target))
 
     async def renew(self, *entries: Entry) -> None:
         """As at the begin of a take-over."""

@@ -15,6 +15,7 @@ from connectors.source.positions import position_checks
 from connectors.source.positions.partition_pairs import Entry, PartitionPair
 from connectors.source.positions.position_checks import UnavailablePartitions
 from connectors.source.positions.stored_positions import Start
+from tests.kit.answers import answers
 
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
 OLD, NEW, THERE = UUID(int=1), UUID(int=2), UUID(int=3)
@@ -41,12 +42,9 @@ class Brokers:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def nothing(*_: object) -> dict[TopicPartition, str]:
-        return {}
-
     monkeypatch.setattr(position_checks, "_LOOK_AGAIN_S", 0.0)
     for name in ("min_insync_replicas", "unknown_ends"):
-        monkeypatch.setattr(position_checks, name, nothing)
+        monkeypatch.setattr(position_checks, name, answers({}))
 
 
 def one_that_waits(brokers: Brokers) -> Callable[[], Awaitable[bool]]:

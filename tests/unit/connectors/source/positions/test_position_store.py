@@ -194,9 +194,7 @@ async def test_a_commit_of_an_earlier_version_follows_on_progress(monkeypatch: p
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
-async def test_the_map_of_a_compacted_target_keeps_its_newest_runs_only(
-    monkeypatch: pytest.MonkeyPatch, is_compacted: bool
-) -> None:
+async def test_a_compacted_targets_map_keeps_newest_runs(monkeypatch: pytest.MonkeyPatch, is_compacted: bool) -> None:
     """Such a log begins at 0 for ever."""
     monkeypatch.setattr(runs_and_chunks, "MAX_RUNS", 12)
     topics = Topics(monkeypatch)
@@ -216,9 +214,7 @@ async def test_the_map_of_a_compacted_target_keeps_its_newest_runs_only(
 
 
 @pytest.mark.parametrize("scope", [CommitScope.PROGRESS, CommitScope.OFFSETS])
-async def test_a_successor_that_names_itself_changes_neither_position_nor_map(
-    monkeypatch: pytest.MonkeyPatch, scope: CommitScope
-) -> None:
+async def test_a_successors_name_changes_no_position(monkeypatch: pytest.MonkeyPatch, scope: CommitScope) -> None:
     topics = Topics(monkeypatch)
     monkeypatch.setattr(stored_positions, "TransactionalWriter", vars(store_module)["TransactionalWriter"])
     writer, position = topics.store(), BEGIN
@@ -236,9 +232,7 @@ async def test_a_successor_that_names_itself_changes_neither_position_nor_map(
 
 
 @pytest.mark.parametrize("loads", ["load", "load_more"])
-async def test_a_clean_end_between_the_two_readings_is_not_taken_for_an_altered_offset(
-    monkeypatch: pytest.MonkeyPatch, loads: str
-) -> None:
+async def test_a_clean_end_between_two_readings_alters_no_offset(monkeypatch: pytest.MonkeyPatch, loads: str) -> None:
     topics = Topics(monkeypatch)
     ours, other = topics.store(), topics.store()
     await other.load([ORDERS])
@@ -255,10 +249,8 @@ async def test_a_clean_end_between_the_two_readings_is_not_taken_for_an_altered_
     monkeypatch.setattr(stored_positions, "read_to_end", racing)
     start = (await getattr(ours, loads)([ORDERS]))[ORDERS]
     assert (start.position, start.committed_source_offset, start.moved) == (ended, 50, False)
-    plain = (
-        status_and_offset_topics.mirror_key(SETTINGS.connector, SETTINGS.source_alias, *ORDERS),
-        status_and_offset_topics.mirror_value(7),
-    )
+    key = status_and_offset_topics.mirror_key(SETTINGS.connector, SETTINGS.source_alias, *ORDERS)
+    plain = key, status_and_offset_topics.mirror_value(7)
     await topics.store()._writer.write([OutRecord(SETTINGS.offsets_topic, *plain)])
     start = (await getattr(ours, loads)([ORDERS]))[ORDERS]
     assert (start.committed_source_offset, start.moved) == (7, True), "an operator's is believed"
@@ -267,10 +259,8 @@ async def test_a_clean_end_between_the_two_readings_is_not_taken_for_an_altered_
 async def test_others_of_the_loop_have_their_turn_while_thousands_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     topics, partitions = Topics(monkeypatch), 3000
     store = topics.store()
-    begun = [
-        replace(BEGIN, source_partition=index, target_partition=index, next_source_offset=5, target_end=5)
-        for index in range(partitions)
-    ]
+    copied = replace(BEGIN, next_source_offset=5, target_end=5)
+    begun = [replace(copied, source_partition=index, target_partition=index) for index in range(partitions)]
     turns, _ = await turns_during(store.commit([Commit(one, ((0, 0, 5),)) for one in begun]))
     assert turns >= 3 * partitions
     moved = [replace(one, next_source_offset=9, target_end=9) for one in begun]

@@ -58,9 +58,8 @@ class Coordinator:
         return self.epochs[name]
 
     def store(self, *positions: Position) -> None:
-        self.stored |= {
-            TopicPartition(one.source_topic, one.source_partition): Start(one, 0, False) for one in positions
-        }
+        places = {one: TopicPartition(one.source_topic, one.source_partition) for one in positions}
+        self.stored |= {place: Start(one, 0, False) for one, place in places.items()}
 
     async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Start]:
         return {one: self.stored[one] for one in partitions}
@@ -93,9 +92,7 @@ async def take(coordinator: Coordinator, own: str, *, freezes: asyncio.Event | N
     return position
 
 
-async def test_of_two_successors_of_one_writer_the_first_is_refused_if_it_froze_before_it_named_itself(
-    coordinator: Coordinator,
-) -> None:
+async def test_of_two_successors_one_that_froze_before_it_named_itself_is_refused(coordinator: Coordinator) -> None:
     """It would write beside the second one when it thaws."""
     thaws = asyncio.Event()
     first = asyncio.create_task(take(coordinator, "mm2-1", freezes=thaws))
@@ -108,9 +105,7 @@ async def test_of_two_successors_of_one_writer_the_first_is_refused_if_it_froze_
 
 
 @pytest.mark.parametrize("own", ["mm2-2", "mm2-0"])
-async def test_a_successor_that_named_itself_is_shut_out_of_the_store_before_it_stores(
-    coordinator: Coordinator, own: str
-) -> None:
+async def test_a_successor_that_named_itself_is_shut_out_before_it_stores(coordinator: Coordinator, own: str) -> None:
     """Also by the writer that it takes over from, when that is started again."""
     await take(coordinator, "mm2-1")
     assert await take(coordinator, own) == BEFORE
@@ -136,9 +131,7 @@ async def test_a_writer_that_finds_another_claimant_names_itself(coordinator: Co
 
 
 @pytest.mark.parametrize("own", ["mm2-2", "mm2-0"])
-async def test_a_task_does_not_name_itself_if_the_claimant_has_started_again(
-    coordinator: Coordinator, own: str
-) -> None:
+async def test_a_task_does_not_name_itself_if_the_claimant_started_again(coordinator: Coordinator, own: str) -> None:
     """The claimant reads its own name and claims nobody, so its start has to shut us out."""
     await take(coordinator, "mm2-1")
     thaws = asyncio.Event()
@@ -158,9 +151,7 @@ async def test_a_claimant_without_exactly_once_ends_a_transaction_of_its_own_las
     assert coordinator.epochs == {"mm2-1": 1}
 
 
-async def test_a_successor_that_stored_before_it_was_shut_out_is_seen_and_shut_out_too(
-    coordinator: Coordinator,
-) -> None:
+async def test_a_successor_that_stored_before_that_is_seen_and_shut_out_too(coordinator: Coordinator) -> None:
     newer = replace(BEFORE, transactional_id="mm2-1", next_source_offset=120)
     newest = replace(newer, next_source_offset=140)
     coordinator.last_words = {"mm2-0-commit": newer, "mm2-1-commit": newest}
@@ -180,9 +171,7 @@ async def test_a_task_that_can_store_no_more_is_not_claimed(coordinator: Coordin
 @pytest.mark.parametrize(
     ("own", "claimed"), [("mm2-0", {"mm2-0"}), ("mm2-1", {"mm2-0", "mm2-0-commit"})], ids=["own", "another"]
 )
-async def test_what_was_stored_with_its_records_counts_once_no_transaction_of_it_is_open(
-    coordinator: Coordinator, own: str, claimed: set[str]
-) -> None:
+async def test_what_no_open_transaction_holds_counts(coordinator: Coordinator, own: str, claimed: set[str]) -> None:
     coordinator.store(replace(BEFORE, is_atomic=True))
     coordinator.last_words = {"mm2-0": replace(BEFORE, is_atomic=True, next_source_offset=130)}
     found = await take(coordinator, own)
@@ -197,14 +186,11 @@ async def test_without_rights_nobody_is_shut_out(coordinator: Coordinator) -> No
 
 
 @pytest.mark.parametrize("partitions", [(0, 3), (3, 0)])
-async def test_an_owner_of_several_partitions_is_claimed_once(
-    coordinator: Coordinator, partitions: Sequence[int]
-) -> None:
+async def test_an_owner_of_several_is_claimed_once(coordinator: Coordinator, partitions: Sequence[int]) -> None:
     """It wrote one and has claimed the other: with two writers under its id the second shuts the first one out."""
     claimed = TopicPartition("orders", 3)
-    coordinator.stored[claimed] = Start(
-        replace(BEFORE, source_partition=3, transactional_id="mm2-1"), 0, False, claimant="mm2-0-commit"
-    )
+    written = replace(BEFORE, source_partition=3, transactional_id="mm2-1")
+    coordinator.stored[claimed] = Start(written, 0, False, claimant="mm2-0-commit")
 
     async def claim(writer: Any, sources: Collection[TopicPartition]) -> None:
         writer.check()

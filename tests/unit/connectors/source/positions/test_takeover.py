@@ -25,6 +25,7 @@ from connectors.source.positions.partition_pairs import Clusters, Entry, Partiti
 from connectors.source.positions.stored_positions import MissingRights, Start
 from connectors.source.positions.takeover import Takeover, take_over
 from connectors.topic_sync import partition_assignment
+from tests.kit.answers import put
 
 OWN, OTHER = "mm2-0", "mm2-1"
 END = 70
@@ -45,12 +46,10 @@ class Target:
         self.behind: set[TopicPartition] = set()
         self.clusters = Clusters(cast(Cluster, self), cast(Cluster, self))
         self.unreported: set[TopicPartition] = set()
-        for name in ("min_insync_replicas", "unknown_ends"):
+        for name in ("min_insync_replicas", "unknown_ends", "known_topics", "list_offsets"):
             monkeypatch.setattr(position_checks, name, getattr(self, name))
         for name in ("fence", "init_producer_id", "new_producer_id", "list_offsets"):
             monkeypatch.setattr(takeover, name, getattr(self, name))
-        for name in ("known_topics", "list_offsets"):
-            monkeypatch.setattr(position_checks, name, getattr(self, name))
 
     async def metadata(self, names: Collection[str]) -> ClusterMetadata:
         """Of both clusters; ``behind`` have one replica of two in sync."""
@@ -59,12 +58,9 @@ class Target:
             in_sync = (1,) if partition in self.behind else (1, 2)
             return PartitionMetadata(-1 if partition in self.leaderless else 1, 0, (1, 2), 0, in_sync)
 
-        topics = {
-            name: TopicMetadata(name, None, 0, {index: of(TopicPartition(name, index)) for index in range(3)})
-            for name in names
-            if name != "gone"
-        }
-        topics |= {name: TopicMetadata(name, None, 3, {}) for name in names if name == "gone"}
+        topics = {name: TopicMetadata(name, None, 3, {}) for name in names if name == "gone"}
+        for name in set(names) - {"gone"}:
+            topics[name] = TopicMetadata(name, None, 0, {at: of(TopicPartition(name, at)) for at in range(3)})
         return ClusterMetadata(None, 1, {}, topics)
 
     async def min_insync_replicas(self, _: object, topics: Collection[str]) -> dict[str, int]:
@@ -132,10 +128,8 @@ A, B, C = (TopicPartition("orders", index) for index in range(3))
 async def test_nobody_who_handed_over_is_fenced_whichever_task_it_was(target: Target, writer: str) -> None:
     found = await target.take(OWN, {A: stored(A, writer, clean=True), B: stored(B, OWN, clean=True)})
     assert target.fenced == []
-    assert [(plan.next_source_offset, plan.target_end, plan.next_sequence) for plan in found.plans] == [
-        (100, END, 0),
-        (100, END, 0),
-    ]
+    begins = [(plan.next_source_offset, plan.target_end, plan.next_sequence) for plan in found.plans]
+    assert begins == [(100, END, 0), (100, END, 0)]
     assert not any(plan.pipelined or plan.proof for plan in found.plans)
 
 
@@ -160,15 +154,10 @@ async def test_tasks_fence_one_after_the_other(target: Target) -> None:
     assert target.most_at_once == 1
 
 
-async def test_a_target_that_is_truncated_meanwhile_is_looked_at_again(
-    target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_target_truncated_meanwhile_is_noticed(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its new end, stored, would hide what it lost."""
 
-    async def list_offsets(_: object, partitions: Collection[TopicPartition], *__: object) -> dict[Any, int]:
-        return dict.fromkeys(partitions, 49)
-
-    monkeypatch.setattr(takeover, "list_offsets", list_offsets)
+    put(monkeypatch, takeover, list_offsets={pair(A).target: 49})
     with pytest.raises(RetriableError, match=r"us\.orders-0 was truncated while it was taken over"):
         await target.take(OWN, {A: stored(A, clean=True)})
 
@@ -333,9 +322,7 @@ async def test_it_is_told_where_what_is_there_already_is_left_out(
 
 
 @pytest.mark.parametrize("writer", [OWN, OTHER])
-async def test_without_the_right_to_write_a_partition_is_quarantined_and_the_others_are_fenced(
-    target: Target, writer: str
-) -> None:
+async def test_without_the_right_to_write_a_partition_alone_is_quarantined(target: Target, writer: str) -> None:
     target.denied = {pair(A).target}
     found = await target.take(OWN, {A: stored(A, writer), B: stored(B, writer)})
     assert target.fenced == [(writer, [pair(B).target])]

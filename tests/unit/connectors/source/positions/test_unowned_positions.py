@@ -113,9 +113,7 @@ def test_what_was_stored_is_owned() -> None:
 
 
 @pytest.mark.parametrize("is_taken", [True, False])
-async def test_a_mark_of_which_it_is_not_known_whether_it_was_stored(
-    monkeypatch: pytest.MonkeyPatch, is_taken: bool
-) -> None:
+async def test_a_mark_that_may_not_have_been_stored(monkeypatch: pytest.MonkeyPatch, is_taken: bool) -> None:
     """Its answer was lost; a task that has read it may have stored a newer position."""
     mark = replace(FIRST, is_handed_over=True)
     known = Unowned(cast(Cluster, None), "map", "mirror")
