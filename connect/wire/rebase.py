@@ -110,9 +110,10 @@ def rebased(
         if opened is None:
             at, whole = 0, payload
         at = _rebase_records(parts, whole, at, count, count + number, shift_ms)
-        if (at != len(whole)) if opened is None else whole[at : at + len(mark)] != mark:
+        end = at + len(mark)
+        if whole[at:end] != mark or (opened is None and end != len(whole)):
             raise ValueError("the records of a batch do not match its header")
-        at += len(mark)
+        at = end
         count += number
     if at != len(whole):
         raise ValueError("the records of the batches do not match their headers")

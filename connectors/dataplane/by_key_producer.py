@@ -156,7 +156,7 @@ _PRODUCER_SPENT: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Destinations:
     """The partitions of target topics, in the number that each topic had when it was first looked up."""
 

@@ -280,7 +280,7 @@ class _Done:
     read: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Resumer:
     """Finds where partitions continue after an unclean end; ``stage`` transforms the source's records."""
 
