@@ -12,12 +12,14 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from aiokafka import TopicPartition
 
 from connect.core.errors import PermanentError, RetriableError
 from connect.core.model import NewTopic
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka import long_log
 from connect.kafka.cluster import Cluster, ClusterMetadata
+from connect.kafka.log import compacted_log
 from connect.kafka.log.compacted_log import CompactedLog
 from connect.kafka.log.compacted_topic import LogRecord, ensure_compacted_topic
 from connect.kafka.log.offsets import LATEST, list_offsets
@@ -184,6 +186,22 @@ async def test_a_log_that_was_recreated_is_not_taken_from_what_is_kept(last: Fol
     await until(lambda: last.resets, "it begins anew")
     await last.log.read_to_end()
     assert last.values[-1] == b"new 199"
+
+
+async def test_a_recreation_that_no_fetch_shows_is_noticed(plain: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compacted_log, "_IDENTITY_S", 0.1)
+    await plain.others_write(*(b"%d" % at for at in range(10)))
+    await plain.log.start()
+    partition = TopicPartition(plain.topic, 0)
+    consumer = plain.log._consumer
+    assert consumer is not None
+    consumer.pause(partition)  # as one that fetches neither while the topic is deleted nor before it is written again
+    await plain.recreate()
+    await plain.others_write(*(b"new %d" % at for at in range(20)))
+    consumer.resume(partition)
+    await until(lambda: plain.values[-1] == b"new 19", "the new log is read")
+    await until(lambda: plain.resets, "it begins anew", 20)
+    await until(lambda: plain.values[plain.resets[-1] :] == [b"new %d" % at for at in range(20)], "all of it is read")
 
 
 async def test_others_records_come_soon(plain: Followed) -> None:

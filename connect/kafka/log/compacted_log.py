@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -33,6 +34,9 @@ _SILENCE_MS: Final = 10_000
 _NO_PROGRESS_S: Final = 30.0
 #: How soon the tail notices that it must read again; records do not wait for it.
 _LOOK_UP_MS: Final = 1_000
+#: How often the topic's id is compared: fetches of this protocol version name topics, so they do not show that a topic
+#: was recreated if the new log has the next offset by then.
+_IDENTITY_S: Final = 10.0
 #: Records passed on in one go, before other tasks on the loop run.
 _AT_ONCE: Final = 500
 _FETCH_BYTES: Final = 4 * 1024 * 1024
@@ -104,6 +108,7 @@ class CompactedLog:
         ``read_to_end``, nothing runs."""
         self._scope = Scope(self._where)
         self._tail = self._scope.spawn(self._follow(), f"tail of {self.topic}")
+        self._scope.spawn(self._compare_identity(), f"identity of {self.topic}")
         try:
             await self.read_to_end(timeout_s, committed_only=committed_only)
         except BaseException:
@@ -258,6 +263,12 @@ class CompactedLog:
         if any(ends.get(partition, 0) < position for partition, position in before.items()):
             self._reset_log("was truncated")
         return ends
+
+    async def _compare_identity(self) -> None:
+        while True:
+            await asyncio.sleep(_IDENTITY_S)
+            with suppress(HeliographError):  # the tail's own requests show what lasts
+                await self._partitions()
 
     async def _reach(self, ends: dict[int, int]) -> None:
         readings, pauses = self._readings, Pauses(_WATCH_FIRST_S, _WATCH_LAST_S)
