@@ -16,6 +16,7 @@ import struct
 import zlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from connect.core import status_and_offset_topics
@@ -40,6 +41,7 @@ from connectors.formats.position import (
     decode_position_key,
     fold_position,
     front,
+    map_partition_key,
     text,
 )
 from connectors.formats.types import TopicPartition
@@ -274,11 +276,13 @@ async def read_stored_offsets(store: Cluster, *topics: str) -> status_and_offset
     missing, and what :func:`connect.kafka.log.compacted_topic.read_to_end` raises."""
     state = status_and_offset_topics.SourceOffsets()
 
-    def fold(record: compacted_topic.LogRecord) -> None:
-        status_and_offset_topics.apply(state, record.key, record.value)
+    def fold(newest: compacted_topic.NewestByKey, record: compacted_topic.LogRecord) -> None:
+        if newest.counts(record):
+            status_and_offset_topics.apply(state, record.key, record.value)
 
     for topic in topics:
-        await compacted_topic.read_if_exists(store, topic, fold, read_committed=True, only_last=True)
+        of_topic = partial(fold, compacted_topic.NewestByKey())
+        await compacted_topic.read_if_exists(store, topic, of_topic, read_committed=True, only_last=True)
     return state
 
 
@@ -330,6 +334,12 @@ async def _read_positions(
     store: Cluster, topic: str, wanted: Callable[[str], bool]
 ) -> dict[tuple[str, TopicPartition], StoredPosition]:
     found: dict[tuple[str, TopicPartition], StoredPosition] = {}
+    places: dict[TopicPartition, int] = {}
+    #: What was found outside of its partition, because partitions were added since.
+    elsewhere: set[tuple[str, TopicPartition]] = set()
+    known = await known_topic(store, topic)
+    if known is None:
+        return found
 
     def fold(record: compacted_topic.LogRecord) -> None:
         kind = decode_kind(record.key)
@@ -340,12 +350,20 @@ async def _read_positions(
         if not wanted(key.connector):
             return
         of = key.connector, key.source
+        if of[1] not in places:
+            places[of[1]] = partition_of(map_partition_key(*of[1]), len(known.partitions))
+        if record.partition == places[of[1]]:
+            elsewhere.discard(of)
+        elif of in found and of not in elsewhere:
+            return
+        else:
+            elsewhere.add(of)
         stored = fold_position(found.get(of), kind, key, record.value, record.headers)
         found.pop(of, None)
         if stored is not None:
             found[of] = stored
 
-    await compacted_topic.read_if_exists(store, topic, fold, read_committed=True, only_last=True)
+    await compacted_topic.read_to_end(store, topic, fold, read_committed=True, only_last=True)
     return found
 
 

@@ -27,6 +27,7 @@ from connect.kafka.log.transactions import Superseded, TransactionalIdRefused, c
 from connectors.formats.gap import Gap, GapKind
 from connectors.formats.position import KeyKind, Position, decode_kind
 from connectors.formats.types import TopicPartition
+from connectors.internal_topics import read_positions
 from connectors.offset_map.runs_and_chunks import MapRun, decode_chunk, decode_chunk_key
 from connectors.source.positions.position_store import MirrorPositionStore, StoreSettings
 from connectors.source.positions.stored_positions import Commit, CommitScope, PassedGap, PositionsTaken, Start
@@ -181,6 +182,34 @@ async def test_an_older_offset_of_the_workers_topic_does_not_return(site: Site) 
     assert [record.value for record in await site.records(workers)] == [b'{"offset":500}', None]
     start = await site.start()
     assert (start.committed_source_offset, start.moved) == (None, False)
+
+
+async def add_partitions(site: Site, topic: str, count: int) -> None:
+    assert await site.admin.create_partitions({topic: count}) == {topic: None}
+    await until_led(site.cluster, {topic: count})
+
+
+@pytest.mark.parametrize("count", [5, 6])  # to which ORDERS moves, so that the older record may be read last
+async def test_of_an_offsets_topic_that_got_more_partitions_the_later_record_counts(site: Site, count: int) -> None:
+    await site.committed()
+    await add_partitions(site, site.settings.offsets_topic, count)
+    store = site.store()
+    await store.load([ORDERS])
+    later = replace(POSITION, next_source_offset=50, target_end=48, next_sequence=48)
+    await store.commit([Commit(later)])
+    start = await site.start()
+    assert (start.committed_source_offset, start.moved) == (49, False)
+
+
+async def test_positions_of_a_topic_that_got_more_partitions_are_found(site: Site) -> None:
+    await site.committed([(0, 0, 40)])
+    await add_partitions(site, site.settings.map_topic, 5)
+    store = site.store()
+    assert (await store.load([ORDERS]))[ORDERS].position == POSITION
+    later = replace(POSITION, next_source_offset=50, target_end=48, next_sequence=48)
+    await store.commit([Commit(later, [(42, 40, 8)])])
+    assert (await site.start()).position == later
+    assert await read_positions(site.cluster, site.settings.map_topic, CONNECTOR) == {ORDERS: later}
 
 
 async def alter(site: Site, value: bytes | None) -> None:
