@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
+from uuid import UUID
 
 from connect.core import status_and_offset_topics
 from connect.core.config_topic import ConfigLog
@@ -157,11 +158,21 @@ class Records(Generic[K, V]):
     def __init__(self, of: RecordKind[K, V], cluster: Cluster, admin: Admin, settings: RecordSettings) -> None:
         self._of, self._cluster, self._admin, self._settings = of, cluster, admin, settings
         self._writer = PlainWriter(cluster)
+        self._topic_id: UUID | None = None
 
     async def load(self) -> dict[K, V]:
         """Return what is stored; the topic is created if it is missing."""
         await self.make_topic()
+        self._topic_id = await self._current_id()
         return await self.read()
+
+    async def is_recreated(self) -> bool:
+        """Whether the topic is another one than at the last :meth:`load`, so that what was stored is gone."""
+        return await self._current_id() != self._topic_id
+
+    async def _current_id(self) -> UUID | None:
+        known = await known_topic(self._cluster, self._settings.topic)
+        return None if known is None else known.topic_id
 
     async def make_topic(self) -> None:
         await self._settings.make_topic(self._admin)
