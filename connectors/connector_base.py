@@ -268,7 +268,7 @@ def written_metrics(workers: Sequence[WrittenLatencies], now_ms: int) -> Iterato
 
 @dataclass(slots=True)
 class _Kept:
-    finding: asyncio.Lock = field(default_factory=asyncio.Lock)
+    finding: asyncio.Task[None] | None = None
     found: Any = None
     until_s: float = 0.0
 
@@ -281,20 +281,35 @@ class KeptReports:
     def __init__(self) -> None:
         self._kept: dict[object, _Kept] = {}
         self._threads = asyncio.Semaphore(_AT_ONCE)
+        self._scope = Scope("reports")
+
+    async def close(self) -> None:
+        """Give up the reports that are being made."""
+        await self._scope.close()
 
     async def get(self, key: object, fresh_s: float, find: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Return what ``find`` returned at most ``fresh_s`` ago; concurrent callers with the same ``key`` share it.
         Errors of ``find`` are raised and not kept. Raises RetriableError if it takes too long."""
         now_s = time.monotonic()
-        self._kept = {of: one for of, one in self._kept.items() if one.until_s > now_s or one.finding.locked()}
+        self._kept = {of: one for of, one in self._kept.items() if one.until_s > now_s or one.finding is not None}
         kept = self._kept.setdefault(key, _Kept())
-        async with kept.finding:
-            if time.monotonic() >= kept.until_s:
-                async with self._threads, PluginThread("a report") as thread:
-                    kept.found = await thread.call(lambda: asyncio.run(_within(find)))
-                kept.until_s = time.monotonic() + fresh_s
-            found: T = kept.found
-            return found
+        if kept.finding is None and now_s >= kept.until_s:
+            finding = self._find(kept, fresh_s, find)
+            # Its errors are those of its callers, who may have left.
+            kept.finding = self._scope.spawn(finding, "a report", failed=lambda _: None)
+        if kept.finding is not None:
+            # A thread cannot be cancelled: a caller that leaves must not make room for another one.
+            await asyncio.shield(kept.finding)
+        found: T = kept.found
+        return found
+
+    async def _find(self, kept: _Kept, fresh_s: float, find: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        try:
+            async with self._threads, PluginThread("a report") as thread:
+                kept.found = await thread.call(lambda: asyncio.run(_within(find)))
+            kept.until_s = time.monotonic() + fresh_s
+        finally:
+            kept.finding = None
 
 
 async def _within(find: Callable[[], Coroutine[Any, Any, T]]) -> T:

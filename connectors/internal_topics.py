@@ -16,7 +16,9 @@ import struct
 import zlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
+from uuid import UUID
 
 from connect.core import status_and_offset_topics
 from connect.core.config_topic import ConfigLog
@@ -40,6 +42,7 @@ from connectors.formats.position import (
     decode_position_key,
     fold_position,
     front,
+    map_partition_key,
     text,
 )
 from connectors.formats.types import TopicPartition
@@ -155,11 +158,21 @@ class Records(Generic[K, V]):
     def __init__(self, of: RecordKind[K, V], cluster: Cluster, admin: Admin, settings: RecordSettings) -> None:
         self._of, self._cluster, self._admin, self._settings = of, cluster, admin, settings
         self._writer = PlainWriter(cluster)
+        self._topic_id: UUID | None = None
 
     async def load(self) -> dict[K, V]:
         """Return what is stored; the topic is created if it is missing."""
         await self.make_topic()
+        self._topic_id = await self._current_id()
         return await self.read()
+
+    async def is_recreated(self) -> bool:
+        """Whether the topic is another one than at the last :meth:`load`, so that what was stored is gone."""
+        return await self._current_id() != self._topic_id
+
+    async def _current_id(self) -> UUID | None:
+        known = await known_topic(self._cluster, self._settings.topic)
+        return None if known is None else known.topic_id
 
     async def make_topic(self) -> None:
         await self._settings.make_topic(self._admin)
@@ -274,11 +287,13 @@ async def read_stored_offsets(store: Cluster, *topics: str) -> status_and_offset
     missing, and what :func:`connect.kafka.log.compacted_topic.read_to_end` raises."""
     state = status_and_offset_topics.SourceOffsets()
 
-    def fold(record: compacted_topic.LogRecord) -> None:
-        status_and_offset_topics.apply(state, record.key, record.value)
+    def fold(newest: compacted_topic.NewestByKey, record: compacted_topic.LogRecord) -> None:
+        if newest.counts(record):
+            status_and_offset_topics.apply(state, record.key, record.value)
 
     for topic in topics:
-        await compacted_topic.read_if_exists(store, topic, fold, read_committed=True, only_last=True)
+        of_topic = partial(fold, compacted_topic.NewestByKey())
+        await compacted_topic.read_if_exists(store, topic, of_topic, read_committed=True, only_last=True)
     return state
 
 
@@ -330,6 +345,12 @@ async def _read_positions(
     store: Cluster, topic: str, wanted: Callable[[str], bool]
 ) -> dict[tuple[str, TopicPartition], StoredPosition]:
     found: dict[tuple[str, TopicPartition], StoredPosition] = {}
+    places: dict[TopicPartition, int] = {}
+    #: What was found outside of its partition, because partitions were added since.
+    elsewhere: set[tuple[str, TopicPartition]] = set()
+    known = await known_topic(store, topic)
+    if known is None:
+        return found
 
     def fold(record: compacted_topic.LogRecord) -> None:
         kind = decode_kind(record.key)
@@ -340,12 +361,20 @@ async def _read_positions(
         if not wanted(key.connector):
             return
         of = key.connector, key.source
+        if of[1] not in places:
+            places[of[1]] = partition_of(map_partition_key(*of[1]), len(known.partitions))
+        if record.partition == places[of[1]]:
+            elsewhere.discard(of)
+        elif of in found and of not in elsewhere:
+            return
+        else:
+            elsewhere.add(of)
         stored = fold_position(found.get(of), kind, key, record.value, record.headers)
         found.pop(of, None)
         if stored is not None:
             found[of] = stored
 
-    await compacted_topic.read_if_exists(store, topic, fold, read_committed=True, only_last=True)
+    await compacted_topic.read_to_end(store, topic, fold, read_committed=True, only_last=True)
     return found
 
 

@@ -31,6 +31,7 @@ from connect.core.config.properties import load_properties
 from connect.core.config.rest_settings import ADMIN_HTTPS_PREFIX, HTTPS_PREFIX, JWKS_URL, LOGIN_CONFIG, is_loopback
 from connect.core.config.security_settings import JaasError, parse_jaas
 from connect.core.errors import ConfigError, HeliographError
+from connect.kafka import concurrency
 from rest.access import ANYONE, Caller, Roles
 from rest.rest_config import JwtSettings, RestAccess, RestSettings, RestTls
 
@@ -47,6 +48,8 @@ _WRONG_PASSWORD_S: Final = 1.0
 _LONGEST_TOKEN: Final = 8192
 _LARGEST_JWKS: Final = 256 << 10
 _JWKS_TIMEOUT_S: Final = 10.0
+#: How long a request waits for newer keys than those that are known.
+_JWKS_WAIT_S: Final = 1.0
 #: Between two attempts to read keys, so that tokens with unknown keys cannot flood the issuer.
 _JWKS_AGAIN_S: Final = 10.0
 #: Keys that could not be read again for this long are no longer used.
@@ -142,7 +145,8 @@ class BearerTokens:
         self._settings = settings
         self._keys: jwk.KeySet | None = None
         self._read_s = self._tried_s = float("-inf")
-        self._reading = asyncio.Lock()
+        self._reading: asyncio.Task[None] | None = None  # ends by itself, by its timeout
+        self._scope = concurrency.Scope("keys of tokens")
         self._context: ssl.SSLContext | None = None
         self._claims = jwt.JWTClaimsRegistry(
             leeway=_CLOCKS_DIFFER_S,
@@ -173,19 +177,30 @@ class BearerTokens:
         return name, [one for one in groups if isinstance(one, str)] if isinstance(groups, list) else []
 
     async def _current(self, *, renew: bool = False) -> jwk.KeySet:
-        async with self._reading:
-            now_s = time.monotonic()
-            due = renew or now_s - self._read_s > self._settings.refresh_ms / 1000
-            if due and now_s - self._tried_s > _JWKS_AGAIN_S:
-                self._tried_s = now_s
-                try:
-                    self._keys, self._read_s = await self._fetched(), now_s
-                except (httpx.HTTPError, JoseError, OSError, ValueError, TypeError, LookupError) as error:
-                    why = str(error) or type(error).__name__
-                    log.warning("%s = %s: no keys: %s", JWKS_URL, self._settings.url, why)
-            if self._keys is None or now_s - self._read_s > _JWKS_LAST_S:
-                raise KeysMissing("The keys that verify tokens cannot be read now; see the worker's log.")
-            return self._keys
+        """Return the keys, after reading them again if that is due. If there are some, an issuer that does not answer
+        delays only ``renew``: its tokens have a key that is not known."""
+        now_s = time.monotonic()
+        due = renew or now_s - self._read_s > self._settings.refresh_ms / 1000
+        if self._reading is None and due and now_s - self._tried_s > _JWKS_AGAIN_S:
+            self._tried_s = now_s
+            self._reading = self._scope.spawn(self._read(), "keys of tokens")
+        if (reading := self._reading) is not None:
+            has_some = self._keys is not None and not renew
+            await asyncio.wait({reading}, timeout=_JWKS_WAIT_S if has_some else None)
+            if reading.done():
+                reading.result()
+        if self._keys is None or time.monotonic() - self._read_s > _JWKS_LAST_S:
+            raise KeysMissing("The keys that verify tokens cannot be read now; see the worker's log.")
+        return self._keys
+
+    async def _read(self) -> None:
+        try:
+            self._keys, self._read_s = await self._fetched(), time.monotonic()
+        except (httpx.HTTPError, JoseError, OSError, ValueError, TypeError, LookupError) as error:
+            why = str(error) or type(error).__name__
+            log.warning("%s = %s: no keys: %s", JWKS_URL, self._settings.url, why)
+        finally:
+            self._reading = None
 
     async def _fetched(self) -> jwk.KeySet:
         url = self._settings.url

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
+from uuid import UUID
 
 from connect.core.audit import AuditEntry, decode_entry, in_words
 from connect.core.errors import ConfigError, HeliographError
@@ -108,6 +109,7 @@ class AuditLog:
         self.dropped = 0
         self._reading = asyncio.Lock()
         self._read: deque[bytes] = deque(maxlen=_READ)
+        self._topic_id: UUID | None = None
         self._next = 0
 
     def start(self) -> None:
@@ -193,15 +195,17 @@ class AuditLog:
 
     async def _read_on(self, topic: str) -> None:
         """Read what was written since the last call, at most the newest entries."""
-        if await known_topic(self._cluster, topic) is None:
+        known = await known_topic(self._cluster, topic)
+        if (topic_id := known.topic_id if known else None) != self._topic_id or known is None:
             self._read.clear()
-            self._next = 0
+            self._topic_id, self._next = topic_id, 0
+        if known is None:
             return
         place = (topic, 0)
         begin = (await list_offsets(self._cluster, [place], EARLIEST))[place]
         end = (await list_offsets(self._cluster, [place], LATEST))[place]
         if not begin <= self._next <= end:
-            # Not read before, deleted by retention, or recreated.
+            # Not read before, or deleted by retention; without ids, recreated.
             self._read.clear()
         first = max(begin, end - _READ, self._next if self._read else 0)
         ranges = [(first, end)] if first < end else []

@@ -298,6 +298,7 @@ class LiveOffsets:
     def __init__(self, target: Cluster, map_topic: str, flow: str) -> None:
         self._target, self._topic, self._flow = target, map_topic, flow
         self._writer = PlainWriter(target)
+        self._topic_id: UUID | None = None
         #: None until it is read.
         self._stored: dict[str, Live] | None = None
         self._wanted: dict[str, Live] = {}
@@ -328,9 +329,10 @@ class LiveOffsets:
 
     async def _store(self) -> None:
         # Without the topic, Java's MirrorSource copies, or ours has not started yet.
-        if not self._wanted or (self._stored is None and await known_topic(self._target, self._topic) is None):
+        if not self._wanted or (known := await known_topic(self._target, self._topic)) is None:
             return
-        if self._stored is None:
+        if self._stored is None or known.topic_id != self._topic_id:
+            self._topic_id = known.topic_id
             self._stored = await read_live(self._target, self._topic, self._flow)
         due = {group: self._due(group, self._stored) for group in self._wanted}
         changed = {group: one for group, one in due.items() if one is not None and one != self._stored.get(group)}

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
 
+from connect.api.connector import Props
 from connect.core.wording import counted, in_utc
 from connect.kafka.concurrency import wall_ms
 from connect.kafka.long_log import LongLogs
@@ -40,14 +41,20 @@ _Found = tuple[FlowDrift, int]
 
 
 async def changes_report(
-    kind: str, settings: MirrorSourceSettings, clients: FlowClients, query: Mapping[str, str], host: MirrorHost
+    kind: str,
+    props: Props,
+    settings: MirrorSourceSettings,
+    clients: FlowClients,
+    query: Mapping[str, str],
+    host: MirrorHost,
 ) -> dict[str, Any] | None:
     """Return the JSON of a report: ``top`` of the rows that contain ``search``, of a look at most 30 s old. None if it
     is not one of these. Raises ConfigError if ``top`` is not a number, HeliographError if a cluster does not answer."""
     if kind not in (PLAN, DRIFT):
         return None
     top = rows_asked(query.get("top") or str(_DEFAULT_ROWS))
-    drift, at_ms = await host.kept.get(("changes", settings.name), _FRESH_S, partial(_look, settings, clients))
+    key = "changes", tuple(sorted(props.items()))
+    drift, at_ms = await host.kept.get(key, _FRESH_S, partial(_look, settings, clients))
     rows, counts = await asyncio.to_thread(_rows, drift, kind, query.get("search", "").lower())
     command = f"heliograph plan mm2.properties --flow {shlex.quote(settings.flow)}"
     return {

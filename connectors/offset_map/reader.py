@@ -76,6 +76,10 @@ class PairIndex:
     def __len__(self) -> int:
         return len(self._upstreams)
 
+    def __contains__(self, upstream: int) -> bool:
+        at = bisect_left(self._upstreams, upstream)
+        return at < len(self) and self._upstreams[at] == upstream
+
     def put(self, upstream: int, downstream: int, offset: int) -> None:
         """Add a chunk, or its newer version, at ``offset`` of the map topic."""
         at = bisect_left(self._upstreams, upstream)
@@ -252,6 +256,10 @@ class MapReader:
         self._by_source: dict[TopicPartition, set[MapPair]] = {}
         self._by_target: dict[TopicPartition, set[MapPair]] = {}
         self._positions: dict[TopicPartition, dict[str, StoredPosition]] = {}  # by connector, the newest last
+        self._places: dict[TopicPartition, int] = {}
+        #: Where records were before partitions were added to the topic: of a connector's partition, or of a chunk's
+        #: key. One that is now in its own partition is newer.
+        self._elsewhere: dict[tuple[str, TopicPartition] | bytes, int] = {}
         self._cache.clear()
         self._kept.clear()
 
@@ -300,7 +308,7 @@ class MapReader:
         known = self._cache.get(pair, chunk)
         if known is None:
             key = encode_chunk_key(ChunkKey(pair, chunk.begin[0]))
-            index = self._place_of(*pair.source)
+            index = self._elsewhere.get(key, self._place_of(pair.source))
             value = self._kept.get(key, chunk.offset) or await self._value(index, chunk.offset, key)
             try:
                 known = cut_chunk(chunk, value)
@@ -351,7 +359,7 @@ class MapReader:
             log.warning("%s was truncated; read again from its beginning", self._topic)
             self._forget()
             self._partition_count = len(known.partitions)
-        partitions = None if self._wanted is None else {self._place_of(*one) for one in self._wanted}
+        partitions = None if self._wanted is None else {self._place_of(one) for one in self._wanted}
         await read_to_end(
             self._cluster,
             self._topic,
@@ -390,8 +398,10 @@ class MapReader:
             source = key.source
             if self._connector not in (None, key.connector) or not self._wants(source):
                 return
-            self.stored_ms = max(self.stored_ms, record.timestamp_ms)
             before = self._positions.get(source, {}).get(key.connector)
+            if self._is_outdated((key.connector, source), source, record, is_known=before is not None):
+                return
+            self.stored_ms = max(self.stored_ms, record.timestamp_ms)
             stored = fold_position(before, kind, key, record.value, record.headers)
             known = self._positions.setdefault(source, {})
             known.pop(key.connector, None)
@@ -402,9 +412,22 @@ class MapReader:
         elif kind is KeyKind.CHUNK:
             assert record.key is not None, "it has a kind"
             pair, upstream = decode_chunk_key(record.key)
-            if self._wants(pair.source):
+            is_known = pair in self._pairs and upstream in self._pairs[pair]
+            if self._wants(pair.source) and not self._is_outdated(record.key, pair.source, record, is_known=is_known):
                 self._kept.put(record.key, record.offset, record.value)
                 self._fold_chunk(pair, upstream, record)
+
+    def _is_outdated(
+        self, of: tuple[str, TopicPartition] | bytes, source: TopicPartition, record: LogRecord, *, is_known: bool
+    ) -> bool:
+        """Whether a record is from before partitions were added, and what it is ``of`` is known from its own one."""
+        if record.partition == self._place_of(source):
+            self._elsewhere.pop(of, None)
+        elif is_known and of not in self._elsewhere:
+            return True
+        else:
+            self._elsewhere[of] = record.partition
+        return False
 
     def _fold_chunk(self, pair: MapPair, upstream: int, record: LogRecord) -> None:
         index = self._pairs.get(pair)
@@ -426,8 +449,11 @@ class MapReader:
     def _wants(self, source: TopicPartition) -> bool:
         return self._wanted is None or source in self._wanted
 
-    def _place_of(self, topic: str, partition: int) -> int:
-        return partition_of(map_partition_key(topic, partition), self._partition_count)
+    def _place_of(self, source: TopicPartition) -> int:
+        place = self._places.get(source)
+        if place is None:
+            place = self._places[source] = partition_of(map_partition_key(*source), self._partition_count)
+        return place
 
     async def _value(self, partition: int, offset: int, key: bytes) -> bytes:
         """Fetch one record's value. Raises ChunkRewritten if the cleaner removed it because there is a newer one."""

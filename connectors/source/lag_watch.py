@@ -58,6 +58,7 @@ _STORED_S: Final = 60.0
 class _Watched:
     """A watched connector; replaced when its client settings change."""
 
+    config: Props
     settings: MirrorSourceSettings
     clients: FlowClients
     parts: FlowParts
@@ -251,7 +252,11 @@ class LagWatch:
         settings, clients = settings_of(config, self._host)
         known = self._watched.get(name)
         if known is not None and known.clients == clients:
-            known.settings = settings
+            if known.config != config:
+                known.config, known.settings = config, settings
+                known.reader = LagReader(settings, known.parts.clusters.source, known.parts.store)
+                known.stored_s, known.running = float("-inf"), []  # so that the next poll looks at everything
+                known.at_rest.clear()
             return known
         await self._forget(name)
         closing = AsyncExitStack()
@@ -262,7 +267,7 @@ class LagWatch:
         reader = LagReader(settings, parts.clusters.source, parts.store)
         watch = self._host.watches[name] = ContactWatch(settings.flow_name, parts.clusters.source, parts.store)
         closing.push_async_callback(watch.stop)
-        watched = self._watched[name] = _Watched(settings, clients, parts, closing, reader, watch)
+        watched = self._watched[name] = _Watched(config, settings, clients, parts, closing, reader, watch)
         return watched
 
     async def _forget(self, name: str) -> None:

@@ -70,7 +70,7 @@ _OF_THE_CONNECTOR: Final = frozenset(
 
 #: Returns a report that this package cannot make, because its parts import this package; None for an unknown kind.
 MoreReports = Callable[
-    [str, MirrorSourceSettings, client_config.FlowClients, Mapping[str, str], MirrorHost],
+    [str, Props, MirrorSourceSettings, client_config.FlowClients, Mapping[str, str], MirrorHost],
     Awaitable[Mapping[str, Any] | None],
 ]
 
@@ -160,7 +160,7 @@ class MirrorSource(MirrorConnector):
         settings, clients = settings_of(props, self._host)
         if kind not in KINDS:
             more = self._more_reports
-            return None if more is None else await more(kind, settings, clients, query, self._host)
+            return None if more is None else await more(kind, props, settings, clients, query, self._host)
         async with _parts(self._host, settings, clients) as parts:
             return await mirror_report(kind, Asked(self._host, settings, connector, tasks), parts, query)
 

@@ -138,6 +138,8 @@ class TopicDeletion:
         self._has_read = False
         #: Source topics that have been listed, or mirrored.
         self._known: set[str] = set()
+        #: Of the target's topics by name, as of the last plan.
+        self._remote_ids: Mapping[str, UUID | None] = {}
 
     @property
     def interval_s(self) -> float:
@@ -200,7 +202,7 @@ class TopicDeletion:
         self._has_read = True
         ours = [copy for copy in copies if copy.connector == settings.name]
         self._known |= listed.keys() | {copy.topic for copy in ours}
-        ids = {name: topic.topic_id for name, topic in target.items()}
+        ids = self._remote_ids = {name: topic.topic_id for name, topic in target.items()}
         maybe = deletable(settings.name, settings.names, settings.should_mirror, copies, listed, ids)
         if not maybe or not self._is_copied_cluster(ours, listed):
             return {}
@@ -230,6 +232,11 @@ class TopicDeletion:
         }
 
     async def _delete(self, change: DeleteTopic) -> None:
+        # Reading the positions may have taken minutes, and a topic is deleted by its name.
+        now = (await self._target.metadata({change.topic})).topics.get(change.topic)
+        if now is None or now.topic_id != self._remote_ids.get(change.topic):
+            log.warning("%s: %s is not deleted: it was recreated meanwhile", self._flow, change.topic)
+            return
         said = "%s: deleting %s: its source topic %s was deleted at %s (topic.deletion.policy)"
         log.warning(said, self._flow, change.topic, change.source_topic, in_utc(change.gone_since_ms))
         outcome = (await self._admin.delete_topics([change.topic])).get(change.topic)

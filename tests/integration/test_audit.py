@@ -20,6 +20,7 @@ from connect.kafka.log.log_ranges import read_ranges
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.security.connection_settings import connection_settings
 from connect.runtime.audit import AuditLog, write_entries
+from tests.kit.topics import until_gone
 
 pytestmark = pytest.mark.integration
 
@@ -78,6 +79,23 @@ def test_a_read_that_fails_halfway_shows_no_entry_twice(us: KafkaCluster, monkey
             with pytest.raises(RetriableError):
                 await audit.report({})
         assert (await audit.report({}))["searched"] == 3
+        await cluster.close()
+        await admin.close()
+
+    asyncio.run(run())
+
+
+def test_a_recreated_topic_is_not_taken_for_the_one_that_was_read(us: KafkaCluster) -> None:
+    async def run() -> None:
+        topic = f"mm2-audit.{uuid.uuid4().hex}.internal"
+        audit, cluster, admin = audit_of(us.bootstrap, topic)
+        assert audit.topic is not None
+        for actions in (["a", "b"], ["c", "d", "e"]):  # the second log is longer than what was read of the first
+            await write_entries(cluster, admin, audit.topic, [AuditEntry("worker", action) for action in actions])
+            found = await audit.report({})
+            assert [one["action"] for one in found["entries"]] == actions[::-1]
+            await admin.delete_topics([topic])
+            await until_gone(cluster, [topic])
         await cluster.close()
         await admin.close()
 

@@ -22,7 +22,7 @@ from connectors.offset_map.reader import MapLimits, MapReader
 from connectors.offset_map.runs_and_chunks import MapPair, MappedOffset, MapRun, OffsetLocation
 from connectors.offset_map.view_and_rebuild import MapQuery, Rebuilder
 from connectors.source.positions.stored_positions import Commit, CommitScope
-from tests.integration.test_store import CONNECTOR, ORDERS, POSITION, Site
+from tests.integration.test_store import CONNECTOR, ORDERS, POSITION, Site, add_partitions
 from tests.kit.clients import cluster_and_admin
 
 pytestmark = pytest.mark.integration
@@ -96,6 +96,24 @@ async def test_a_reader_that_looks_at_a_chunk_which_was_written_again_follows(si
     assert await reader.forward(PAIR, 15) == MappedOffset(15, OffsetLocation.INSIDE)
     assert reader.position(ORDERS) == POSITION
     assert reader.pairs_to(TopicPartition("us.orders", 0)) == [PAIR]
+
+
+async def test_a_map_whose_topic_got_more_partitions_is_read_on(site: Site) -> None:
+    """The chunks of before stay where they are, and the last one is written again, elsewhere."""
+    store, reader = site.store(), reader_of(site)
+    await store.load([ORDERS])
+    runs = [(11 * at, 10 * at, 10) for at in range(2 * _RUNS_A_CHUNK)]
+    await store.commit([Commit(POSITION, runs[: _RUNS_A_CHUNK + 1])])
+    await reader.follow()
+    await add_partitions(site, site.settings.map_topic, 5)
+    for each in (store, site.store()):  # one that writes meanwhile, and its successor
+        if each is not store:
+            await each.load([ORDERS])
+        await each.commit([Commit(POSITION, runs)])
+        for reading in (reader, reader_of(site)):
+            await reading.follow()
+            for upstream, downstream, _ in runs:
+                assert await reading.forward(PAIR, upstream) == MappedOffset(downstream, OffsetLocation.INSIDE)
 
 
 async def test_the_last_run_is_as_long_as_the_newest_position_says(site: Site) -> None:

@@ -20,18 +20,23 @@ from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import until
 from connect.kafka.log import transactions
-from connect.kafka.log.compacted_topic import LogRecord, read_to_end
+from connect.kafka.log.compacted_topic import LogRecord, ensure_compacted_topic, read_to_end
 from connect.kafka.log.producer import OutRecord, PlainWriter, TransactionalWriter, place, produce_all
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.log.transactions import Superseded, TransactionalIdRefused, claim
+from connectors.checkpoint.group_checkpoints import LiveOffsets, read_live
 from connectors.formats.gap import Gap, GapKind
 from connectors.formats.position import KeyKind, Position, decode_kind
 from connectors.formats.types import TopicPartition
+from connectors.internal_topics import PARTITION_STATES, Records, RecordSettings, read_positions, read_states
 from connectors.offset_map.runs_and_chunks import MapRun, decode_chunk, decode_chunk_key
+from connectors.source.positions.ledger import Ledger
+from connectors.source.positions.partition_notes import StateNotes
+from connectors.source.positions.partition_pairs import PartitionPair
 from connectors.source.positions.position_store import MirrorPositionStore, StoreSettings
 from connectors.source.positions.stored_positions import Commit, CommitScope, PassedGap, PositionsTaken, Start
 from tests.kit.clients import cluster_and_admin
-from tests.kit.topics import until_led
+from tests.kit.topics import until_gone, until_led
 
 pytestmark = pytest.mark.integration
 
@@ -181,6 +186,64 @@ async def test_an_older_offset_of_the_workers_topic_does_not_return(site: Site) 
     assert [record.value for record in await site.records(workers)] == [b'{"offset":500}', None]
     start = await site.start()
     assert (start.committed_source_offset, start.moved) == (None, False)
+
+
+async def add_partitions(site: Site, topic: str, count: int) -> None:
+    assert await site.admin.create_partitions({topic: count}) == {topic: None}
+    await until_led(site.cluster, {topic: count})
+
+
+@pytest.mark.parametrize("count", [5, 6])  # to which ORDERS moves, so that the older record may be read last
+async def test_of_an_offsets_topic_that_got_more_partitions_the_later_record_counts(site: Site, count: int) -> None:
+    await site.committed()
+    await add_partitions(site, site.settings.offsets_topic, count)
+    store = site.store()
+    await store.load([ORDERS])
+    later = replace(POSITION, next_source_offset=50, target_end=48, next_sequence=48)
+    await store.commit([Commit(later)])
+    start = await site.start()
+    assert (start.committed_source_offset, start.moved) == (49, False)
+
+
+async def test_positions_of_a_topic_that_got_more_partitions_are_found(site: Site) -> None:
+    await site.committed([(0, 0, 40)])
+    await add_partitions(site, site.settings.map_topic, 5)
+    store = site.store()
+    assert (await store.load([ORDERS]))[ORDERS].position == POSITION
+    later = replace(POSITION, next_source_offset=50, target_end=48, next_sequence=48)
+    await store.commit([Commit(later, [(42, 40, 8)])])
+    assert (await site.start()).position == later
+    assert await read_positions(site.cluster, site.settings.map_topic, CONNECTOR) == {ORDERS: later}
+
+
+async def recreate(site: Site, topic: str) -> None:
+    await site.admin.delete_topics([topic])
+    await until_gone(site.cluster, [topic])
+    await ensure_compacted_topic(site.admin, NewTopic(topic, 3, 1))
+    await until_led(site.cluster, {topic: 3})
+
+
+async def test_states_of_partitions_are_stored_again_in_a_recreated_topic(site: Site) -> None:
+    where = RecordSettings(CONNECTOR, site.settings.map_topic, 3, 1)
+    ledger = Ledger([PartitionPair(ORDERS, None, POSITION.target, None)])
+    ledger.entries[ORDERS].stop("damaged")
+    notes = StateNotes("task", Records(PARTITION_STATES, site.cluster, site.admin, where), lambda: ledger)
+    for _ in range(2):
+        assert await notes.note()
+        assert (await read_states(site.cluster, where))[ORDERS].reason == "damaged"
+        await recreate(site, where.topic)
+
+
+async def test_live_offsets_are_stored_again_in_a_recreated_topic(site: Site) -> None:
+    topic, live = site.settings.map_topic, {ORDERS: POSITION.source_topic_id}
+    offsets = LiveOffsets(site.cluster, topic, "us->eu")
+    await ensure_compacted_topic(site.admin, NewTopic(topic, 3, 1))
+    await until_led(site.cluster, {topic: 3})
+    for _ in range(2):
+        offsets.look("billing", live, 0)
+        await offsets.store()
+        assert await read_live(site.cluster, topic, "us->eu") == {"billing": live}
+        await recreate(site, topic)
 
 
 async def alter(site: Site, value: bytes | None) -> None:

@@ -186,6 +186,7 @@ class FlowWorker:
     async def stop(self) -> None:
         await self._lag.stop()
         await self.put_away()
+        await self.host.kept.close()
         self.host.long_logs.close()
 
     def progress(self, now_ms: int) -> FlowProgress:

@@ -218,6 +218,7 @@ class WorkerNode:
             await self._lag.stop()
         if self._worker is not None:
             await self._worker.stop()
+        await self.host.kept.close()
         self.host.long_logs.close()
         await self._server.stop()
         await self._spark.stop()

@@ -188,6 +188,21 @@ class LogRecord(NamedTuple):
     headers: tuple[tuple[str, bytes], ...] = ()
 
 
+class NewestByKey:
+    """Tells which records of one topic count. If partitions were added, the later records of a key are in another one,
+    and partitions are read in no order: then the later timestamp counts."""
+
+    def __init__(self) -> None:
+        self._newest: dict[bytes | None, tuple[int, int]] = {}  # partition and timestamp
+
+    def counts(self, record: LogRecord) -> bool:
+        partition, timestamp_ms = self._newest.get(record.key, (record.partition, -1))
+        if partition != record.partition and record.timestamp_ms < timestamp_ms:
+            return False
+        self._newest[record.key] = record.partition, record.timestamp_ms
+        return True
+
+
 async def read_to_end(
     cluster: Cluster,
     topic: str,

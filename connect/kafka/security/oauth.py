@@ -50,6 +50,9 @@ _LARGEST_ANSWER_BYTES: Final = 1024 * 1024
 _TOKEN: Final = re.compile(r"[-A-Za-z0-9._~+/]+=*")
 #: Share of a token's lifetime after which it is renewed (``sasl.login.refresh.window.factor``).
 _REFRESH_AT: Final = 0.8
+#: Until then it is used while no newer one can be had; a token that has ended counts as refused for good.
+_USABLE_TO: Final = 0.95
+_AGAIN_S: Final = 10.0
 #: For responses without the token's lifetime.
 _UNKNOWN_LIFE_S: Final = 60.0
 #: A token is renewed at least daily, whatever the endpoint says, and not on every connection.
@@ -190,15 +193,22 @@ class Tokens:
         self._settings = settings
         self._lock = threading.Lock()
         self._token = ""
-        self._refresh_s = 0.0
+        self._refresh_s = self._usable_s = 0.0
 
     def token(self) -> str:
-        """Return a valid token. Raises SecurityError if the endpoint rejects the client, RetriableError if the endpoint
-        does not answer or the token file cannot be read."""
+        """Return a valid token. Raises SecurityError if the endpoint rejects the client. Raises RetriableError if the
+        endpoint does not answer, or the token file cannot be read, and the last token has ended."""
         with self._lock:
             if time.monotonic() >= self._refresh_s:
-                self._token, lifetime_s = self._new()
-                self._refresh_s = time.monotonic() + _REFRESH_AT * lifetime_s
+                try:
+                    self._token, lifetime_s = self._new()
+                except RetriableError:
+                    if (now_s := time.monotonic()) >= self._usable_s:
+                        raise
+                    self._refresh_s = now_s + _AGAIN_S
+                else:
+                    now_s = time.monotonic()
+                    self._refresh_s, self._usable_s = (now_s + at * lifetime_s for at in (_REFRESH_AT, _USABLE_TO))
             return self._token
 
     def _new(self) -> tuple[str, float]:

@@ -65,12 +65,13 @@ class OffsetsApi:
             raw = await modifiable()
             if self.config.exactly_once_enabled:
                 await self.fence.fence(name)
-                # Fencing may take long; the connector may have been resumed meanwhile.
-                raw = await modifiable()
+                raw = await modifiable()  # because that may take long too
             connector, props, secrets = _created(self.config, self.plugins, raw)
             async with self.opened(name, props, True) as stored:
                 wanted = await _wanted(stored, offsets)
                 is_certain = await _asked(connector, props, wanted, secrets)
+                # All that may have taken long, so the connector may have been resumed meanwhile.
+                await modifiable()
                 values = {encoded_key(name, partition): encoded_offset(offset) for partition, offset in wanted}
                 await stored.store(values)
                 stored.stored(values)

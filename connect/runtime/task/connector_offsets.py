@@ -20,7 +20,7 @@ from connect.core.errors import PermanentError, RetriableError, SecurityError
 from connect.core.status_and_offset_topics import SourceOffsets
 from connect.kafka.concurrency import Scope, settle
 from connect.kafka.log.compacted_log import CompactedLog
-from connect.kafka.log.compacted_topic import LogRecord, pass_over
+from connect.kafka.log.compacted_topic import LogRecord, NewestByKey, pass_over
 from connect.kafka.log.producer import OutRecord
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class OffsetTopic:
         write: Callable[[Iterable[OutRecord]], Awaitable[None]] | None = None,
     ) -> None:
         self.topic = topic
-        self._state = SourceOffsets()
+        self._state, self._newest = SourceOffsets(), NewestByKey()
         self.followed = open_log(self._apply, self._reset_log)
         self._append = write or self.followed.write
         self._next: list[_Write] = []
@@ -147,9 +147,11 @@ class OffsetTopic:
         return RetriableError(f"topic {self.topic} was closed: the offsets may or may not have been written")
 
     def _reset_log(self) -> None:
-        self._state = SourceOffsets()
+        self._state, self._newest = SourceOffsets(), NewestByKey()
 
     def _apply(self, record: LogRecord) -> None:
+        if not self._newest.counts(record):
+            return
         passed_over = status_and_offset_topics.apply(self._state, record.key, record.value)
         if passed_over is not None:
             pass_over(f"topic {self.topic}", record.partition, record.offset, passed_over)

@@ -192,7 +192,7 @@ class StateNotes:
         return True
 
     async def _note(self, records: StateRecords) -> None:
-        if self._noted is None:
+        if self._noted is None or (self._noted and await records.is_recreated()):
             self._noted = await records.load()
         if (here := self._ledger()) is None:
             return

@@ -147,6 +147,9 @@ class MirrorPositionStore:
         while True:
             offsets, plain = await stored_positions.read_offsets(self._cluster, *self._read_topics)
             read = await self._read_map(wanted)
+            # Java has copied these, or partitions were added to the topic since they were stored.
+            if lost := {one for one in wanted - read.positions.keys() if self._java_offset(offsets, one) is not None}:
+                read.renew(lost, await self._read_map(lost, anywhere=True))
             ours = plain.union(torn)
             starts = {one: self._start(one, read.positions.get(one), offsets, ours) async for one in in_turns(wanted)}
             moved = {
@@ -293,24 +296,27 @@ class MirrorPositionStore:
         self._plain = PlainWriter(self._cluster)
         return self._plain
 
-    async def _read_map(self, wanted: set[TopicPartition]) -> stored_positions.StoredRecords:
-        stored = stored_positions.StoredRecords()
+    async def _read_map(self, wanted: set[TopicPartition], *, anywhere: bool = False) -> stored_positions.StoredRecords:
+        """Read the records of ``wanted``; ``anywhere``: in whatever partitions they are."""
+        stored, settings = stored_positions.StoredRecords(), self._settings
+        partitions = await partition_count(self._cluster, settings.map_topic)
+        places = {one: partition_of(map_partition_key(*one), partitions) async for one in in_turns(wanted)}
+
+        def is_wanted(source: TopicPartition, partition: int) -> bool:
+            return source in wanted if anywhere else places.get(source) == partition
 
         def fold(record: LogRecord) -> None:
             kind = decode_kind(record.key)
             if kind in (KeyKind.POSITION, KeyKind.PROGRESS):
-                self._fold_position(stored, wanted, kind, record)
+                self._fold_position(stored, is_wanted, kind, record)
             elif kind is KeyKind.CHUNK:
-                stored_positions.fold_chunk(stored, wanted, record)
+                stored_positions.fold_chunk(stored, is_wanted, record)
 
-        settings = self._settings
-        partitions = await partition_count(self._cluster, settings.map_topic)
-        places = {one: partition_of(map_partition_key(*one), partitions) async for one in in_turns(wanted)}
         ends = await read_to_end(
             self._cluster,
             settings.map_topic,
             fold,
-            partitions=set(places.values()),
+            partitions=None if anywhere else set(places.values()),
             read_committed=True,
             only_last=True,
         )
@@ -318,12 +324,16 @@ class MirrorPositionStore:
         return stored
 
     def _fold_position(
-        self, stored: stored_positions.StoredRecords, wanted: set[TopicPartition], kind: KeyKind, record: LogRecord
+        self,
+        stored: stored_positions.StoredRecords,
+        is_wanted: stored_positions.IsWanted,
+        kind: KeyKind,
+        record: LogRecord,
     ) -> None:
         assert record.key is not None
         key = decode_position_key(record.key)
         partition = key.source
-        if key.connector != self._settings.connector or partition not in wanted:
+        if key.connector != self._settings.connector or not is_wanted(partition, record.partition):
             return
         found = fold_position(stored.positions.get(partition), kind, key, record.value, record.headers)
         stored.positions.pop(partition, None)
@@ -337,9 +347,11 @@ class MirrorPositionStore:
         offsets: status_and_offset_topics.SourceOffsets,
         plain: Collection[bytes],
     ) -> stored_positions.Start:
-        settings = self._settings
-        committed = offsets.mirrored_offset(settings.connector, settings.source_alias, *partition)
+        committed = self._java_offset(offsets, partition)
         return stored_positions.start_of(position, committed, plainly=self._java_key(*partition) in plain)
+
+    def _java_offset(self, offsets: status_and_offset_topics.SourceOffsets, source: TopicPartition) -> int | None:
+        return offsets.mirrored_offset(self._settings.connector, self._settings.source_alias, *source)
 
     def _java_key(self, topic: str, partition: int) -> bytes:
         return status_and_offset_topics.mirror_key(

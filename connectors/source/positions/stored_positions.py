@@ -7,13 +7,14 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import partial
 from math import inf
 from typing import Any, Final, NamedTuple, Protocol
 
 from connect.core import status_and_offset_topics
 from connect.core.errors import RetriableError, UnreadableRecord
 from connect.kafka.cluster import Cluster
-from connect.kafka.log.compacted_topic import LogRecord, read_to_end
+from connect.kafka.log.compacted_topic import LogRecord, NewestByKey, read_to_end
 from connect.kafka.log.producer import TransactionalWriter
 from connect.kafka.log.transactions import Partition, TransactionalIdRefused, init_producer_id
 from connectors.formats.gap import Gap
@@ -371,7 +372,9 @@ async def read_offsets(cluster: Cluster, *topics: str) -> tuple[status_and_offse
     state = status_and_offset_topics.SourceOffsets()
     plain: set[bytes] = set()
 
-    def fold(record: LogRecord) -> None:
+    def fold(newest: NewestByKey, record: LogRecord) -> None:
+        if not newest.counts(record):
+            return
         passed_over = status_and_offset_topics.apply(state, record.key, record.value)
         if passed_over:
             raise UnreadableRecord(passed_over)
@@ -381,7 +384,7 @@ async def read_offsets(cluster: Cluster, *topics: str) -> tuple[status_and_offse
             plain.discard(record.key)
 
     for topic in topics:
-        await read_to_end(cluster, topic, fold, read_committed=True, only_last=True)
+        await read_to_end(cluster, topic, partial(fold, NewestByKey()), read_committed=True, only_last=True)
     return state, plain
 
 
@@ -396,10 +399,14 @@ def start_of(stored: StoredPosition | None, committed: int | None, *, plainly: b
     return Start(stored.position, following - 1 if following else None, False, claimant=stored.claimant)
 
 
-def fold_chunk(stored: StoredRecords, wanted: set[TopicPartition], record: LogRecord) -> None:
+#: Whether to take the records of a source partition from a partition of the store's log.
+IsWanted = Callable[[TopicPartition, int], bool]
+
+
+def fold_chunk(stored: StoredRecords, is_wanted: IsWanted, record: LogRecord) -> None:
     assert record.key is not None
     pair, upstream = decode_chunk_key(record.key)
-    if pair.source not in wanted:
+    if not is_wanted(pair.source, record.partition):
         return
     chunks = stored.chunks_of(pair)
     if record.value is None:

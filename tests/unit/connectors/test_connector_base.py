@@ -264,6 +264,27 @@ async def test_a_cluster_that_hangs_fails_one_report_and_delays_nothing_else(mon
     assert await reports.get("a", 5, find) == "found"
 
 
+async def test_a_caller_that_leaves_makes_no_room_for_another_thread() -> None:
+    reports, asked, answer = KeptReports(), asyncio.Event(), threading.Event()
+    loop, threads = asyncio.get_running_loop(), list[threading.Thread]()
+
+    async def find() -> str:
+        threads.append(threading.current_thread())
+        loop.call_soon_threadsafe(asked.set)
+        answer.wait(10)
+        return "found"
+
+    for _ in range(3):
+        calling = asyncio.ensure_future(reports.get("a", 5, find))
+        await asked.wait()
+        calling.cancel()
+        await asyncio.wait({calling})
+    answer.set()
+    assert await reports.get("a", 5, find) == "found"
+    assert len(threads) == 1
+    await reports.close()
+
+
 def test_the_rows_of_a_query_are_bounded() -> None:
     assert [rows_asked(text) for text in ("0", "20", "9" * 5000)] == [0, 20, 1000]
     with pytest.raises(ConfigError, match="number of rows"):

@@ -15,7 +15,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -32,6 +33,7 @@ from rest import access
 from rest.authentication import Authenticator, PasswordFile, file_of_login_config
 from rest.rest_config import RestSettings, RestTls
 from tests.kit.certificates import Party, make_party
+from tests.kit.members import until
 from tests.kit.raw_http import Raw, ask
 from tests.kit.rest_herder import DictHerder
 from tests.kit.work import WORKER
@@ -260,6 +262,8 @@ class Issuer:
         self.key = jwk.RSAKey.generate_key(2048, {"kid": "1", "use": "sig"})
         self.asked = 0
         self.status = 200
+        self.answers = Event()
+        self.answers.set()
 
     @contextmanager
     def url(self) -> Iterator[str]:
@@ -268,6 +272,7 @@ class Issuer:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 issuer.asked += 1
+                issuer.answers.wait(60)
                 body = json.dumps({"keys": [issuer.key.as_dict(private=False)]}).encode()
                 self.send_response(issuer.status)
                 self.send_header("Location", "/elsewhere")
@@ -362,6 +367,29 @@ async def test_keys_are_read_again_and_redirects_not_followed(monkeypatch: pytes
     keys.write_text(json.dumps({"keys": [issuer.key.as_dict(private=False)]}))
     async with serving(of_issuer(keys.as_uri())) as (port, _):
         assert (await ask(port, "GET", "/connectors", headers=issuer.token("ann"))).status == 200
+
+
+@pytest.mark.parametrize("later_s", [0, 2 * 3600], ids=["known keys", "keys to be read again"])
+async def test_an_issuer_that_hangs_holds_up_no_token_whose_key_is_known(
+    monkeypatch: pytest.MonkeyPatch, later_s: int
+) -> None:
+    monkeypatch.setattr("rest.authentication._JWKS_AGAIN_S", 0)
+    monkeypatch.setattr("rest.authentication._JWKS_WAIT_S", 0.01)
+    monkeypatch.setattr("rest.authentication._JWKS_TIMEOUT_S", 60)
+    issuer, unknown = Issuer(), jwk.RSAKey.generate_key(2048, {"kid": "2", "use": "sig"})
+    with issuer.url() as url:
+        async with serving(of_issuer(url)) as (port, _):
+            assert (await ask(port, "GET", "/connectors", headers=issuer.token("ann"))).status == 200
+            issuer.answers.clear()
+            later = SimpleNamespace(monotonic=lambda: time.monotonic() + later_s)
+            monkeypatch.setattr("rest.authentication.time", later)
+            headers = issuer.token("ann", unknown)
+            stranger = asyncio.ensure_future(ask(port, "GET", "/connectors", headers=headers))
+            await until(lambda: issuer.asked == 2, "the issuer is asked for the unknown key")
+            assert (await ask(port, "GET", "/connectors", headers=issuer.token("ann"))).status == 200
+            assert not stranger.done()
+            issuer.answers.set()
+            assert (await stranger).status == 401
 
 
 async def test_client_certificates(tmp_path: Path) -> None:

@@ -272,7 +272,7 @@ async def test_a_log_that_may_be_another_one_is_read_again(target: Target, chang
 async def test_a_leader_that_changed_meanwhile_leaves_nothing_to_keep(target: Target) -> None:
     target.may_end.clear()
     reader = asyncio.ensure_future(target.read())
-    await asyncio.sleep(0.01)
+    await until(lambda: target.reads, "it is read")
     target.epoch = 4
     target.may_end.set()
     assert await reader == (ALL, {0: 1000, 1: 1000})
@@ -291,12 +291,11 @@ async def test_who_waits_sees_the_progress_of_the_one_who_reads(target: Target) 
     target.may_end.clear()
     ticked: list[str] = []
     readers = [asyncio.ensure_future(target.read(tick=lambda who=who: ticked.append(who))) for who in ("a", "b")]  # type: ignore[misc]
-    await asyncio.sleep(0.01)
+    await until(lambda: target.reads and len(target.logs._shelves[0].readers) == 2, "one reads and one waits")
     target.ticks[0]()
     assert ticked == ["a", "b"]
     readers[0].cancel()
-    await asyncio.sleep(0.01)
-    assert len(target.reads) == 2, "it reads itself now"
+    await until(lambda: len(target.reads) == 2, "the other one reads itself now")
     target.may_end.set()
     assert await readers[1] == (ALL, {0: 1000, 1: 1000})
 

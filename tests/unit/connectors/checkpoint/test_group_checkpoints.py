@@ -224,7 +224,7 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             assert one.value is not None
             stored[LIVE_OFFSETS.decode_key(one.key)[1]] = LIVE_OFFSETS.decode_value(one.value)
 
-    put(monkeypatch, group_checkpoints, known_topic=object())
+    put(monkeypatch, group_checkpoints, known_topic=SimpleNamespace(topic_id=None))
     put(monkeypatch, group_checkpoints, read_live={})
     monkeypatch.setattr(PlainWriter, "write", write)
     return stored

@@ -93,10 +93,10 @@ def test_the_last_known_lag_of_a_source_that_is_gone_is_told_with_its_age(
 
 def test_a_rehearsal_marks_its_estimates(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     asked: list[str] = []
+    monkeypatch.setattr(execute, "time", SimpleNamespace(monotonic=lambda: 0.05 * len(asked)))
 
     async def ask(_: Any, group: str) -> None:
         asked.append(group)
-        await asyncio.sleep(0.05)
 
     async def estimate() -> Rehearsal:
         names = tuple(f"g{number:02}" for number in range(70))
@@ -112,7 +112,9 @@ def test_a_rehearsal_marks_its_estimates(monkeypatch: pytest.MonkeyPatch, capsys
     done = asyncio.run(estimate())
     assert len(asked) == 2 * execute._MEASURED
     assert (done.estimated_s["drain"], done.estimated_s["stop"]) == (4.0, 2.0)
-    assert 1.2 < done.estimated_s["moves"] < 3, "three turns of 32 groups, with eight requests of 50 ms"
+    assert done.estimated_s["moves"] == pytest.approx(3 * 8 * 0.05), (
+        "three turns of 32 groups, with eight requests of 50 ms"
+    )
     show_rehearsal(done)
     said = capsys.readouterr().out
     assert "(measured: collect 1.0 s, plan 0.0 s, sample 0.5 s; estimated: drain 4.0 s, stop 2.0 s, moves " in said

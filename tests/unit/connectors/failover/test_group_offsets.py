@@ -25,6 +25,7 @@ from connectors.formats.types import TopicPartition
 from connectors.internal_topics import PartitionState
 from connectors.policy import DefaultReplicationPolicy
 from tests.kit.answers import answers, put
+from tests.kit.virtual_time import in_virtual_time
 
 ORDERS = TopicPartition("orders", 0)
 MOVE = GroupMove("readers", ("orders", 0), 40, ("orders", 0), None, "", 37, "note", How.EXACT)
@@ -72,6 +73,7 @@ def test_a_streams_application_with_state_is_warned_of_and_moved() -> None:
     assert found.group == "app" and "app-counts-changelog" in found.why and not is_blocking(found)
 
 
+@in_virtual_time
 async def test_what_concerns_one_group_or_partition_keeps_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """A coordinator that does not answer, and a target partition without a leader (D5)."""
 
@@ -90,7 +92,6 @@ async def test_what_concerns_one_group_or_partition_keeps_no_other(monkeypatch: 
     async def where(topic: str, partition: int, _: int) -> TargetOffset:
         return TargetOffset(f"us.{topic}", partition, 37, How.EXACT)
 
-    monkeypatch.setattr(group_offsets, "_GROUP_S", 0.05)
     listed = dict.fromkeys(("mute", "led", "leaderless", "slow"), GroupListing(CLASSIC, "consumer", "Empty"))
     known: Any = SimpleNamespace(of=where)
     groups = await look(monkeypatch, listed, committed, known, SimpleNamespace(target="eu"), reported)
@@ -99,7 +100,7 @@ async def test_what_concerns_one_group_or_partition_keeps_no_other(monkeypatch: 
     reasons = {one.group: one.reasons[0].why for one in planned.blocked}
     assert reasons == {
         "mute": "could not be read: its coordinator does not answer",
-        "slow": "could not be read within 0.05 s",
+        "slow": "could not be read within 30 s",
         "leaderless": "us.orders-1 could not be read: us.orders-1 has no leader now",
     }
 

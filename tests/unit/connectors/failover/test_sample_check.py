@@ -15,6 +15,7 @@ from connect.cli.commands.failover_view import show_proofs
 from connectors.failover import log_comparison
 from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, How, SampleCheck
 from tests.kit.answers import put
+from tests.kit.virtual_time import in_virtual_time
 
 MOVE = GroupMove("readers", ("orders", 0), 40, ("us.orders", 0), None, "", 37, "note", How.EXACT)
 
@@ -134,6 +135,7 @@ class Consumer:
         return found
 
 
+@in_virtual_time
 async def test_of_what_a_fetch_brings_no_more_is_kept_than_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """And who stands still is told from who is at the end."""
     consumer, asked = Consumer(), dict[str, Any]()

@@ -18,6 +18,7 @@ from connectors.source.positions.partition_pairs import STARTING, Entry, Partiti
 from connectors.source.positions.position_checks import UnavailablePartitions
 from connectors.source.positions.stored_positions import PositionStore, Start
 from connectors.source.slice_handle import SliceHandle
+from tests.kit import virtual_time
 
 OURS, THEIRS = "g-mirror-0", "g-mirror-1"
 A, B, C = (TopicPartition("t", index) for index in range(3))
@@ -142,15 +143,19 @@ async def test_an_epoch_without_changes_lasts_as_long_as_it_should(world: World)
     assert asyncio.get_running_loop().time() - began_s >= 0.05
 
 
-async def test_a_change_that_is_taken_back_ends_no_epoch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(epochs, "_TOGETHER_S", 0.05)
-    world.changes.want((A,))
-    epoch = world.epoch()
-    await asyncio.sleep(0.02)
-    world.changes.want((A, B))
-    await asyncio.sleep(0.1)
-    assert not epoch.done()
-    epoch.cancel()
+def test_a_change_that_is_taken_back_ends_no_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def taken_back() -> None:
+        world = World()
+        world.changes.want((A,))
+        epoch = world.epoch()
+        await asyncio.sleep(0.9 * epochs._TOGETHER_S)
+        world.changes.want((A, B))
+        await asyncio.sleep(10 * epochs._APART_S)
+        assert not epoch.done()
+        epoch.cancel()
+
+    monkeypatch.setattr(epochs, "_APART_S", 0.0)
+    virtual_time.run(taken_back())
 
 
 async def test_an_epoch_is_not_ended_soon_after_it_began(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -272,7 +272,12 @@ async def test_a_predecessor_is_asked_to_make_room_before_the_log_complains(
     monkeypatch.setattr(slice_module, "_NO_SLOT_S", 0.01)
     world = world_with({"spark.master": "local[1]"})
     handle, no_slot = world.handle(), asyncio.Event()
-    handle.on_no_slot = no_slot.set
+
+    def make_room() -> None:
+        monkeypatch.setattr(slice_module, "_NO_SLOT_S", 3600.0)
+        no_slot.set()
+
+    handle.on_no_slot = make_room
     opening = asyncio.create_task(handle.open())
     await world.until_started()
     await asyncio.sleep(0.05)

@@ -58,8 +58,9 @@ async def test_offsets_of_an_open_transaction_are_waited_for_where_that_is_asked
     assert us.asked == ([True] * 3 if stable else [False])
 
 
+@in_virtual_time
 async def test_a_transaction_that_does_not_end_is_told_with_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(committed_offsets, "_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(concurrency, "_FIRST_PAUSE_S", 0.02)
     us: Any = Coordinator(*[UNSTABLE] * 100_000)
     with pytest.raises(RetriableError, match=r"an open transaction holds the offset of group readers in orders-0"):
         await committed(us, "readers", stable=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -22,6 +21,7 @@ from connect.kafka.log.producer import OutRecord
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.security.connection_settings import connection_settings
 from tests.kit import virtual_time
+from tests.kit.virtual_time import in_virtual_time
 
 PLACE = TopicPartition("map", 0)
 EU = cast(Cluster, SimpleNamespace(name="eu"))
@@ -69,15 +69,18 @@ class Consumer:
         return {PLACE: made}
 
 
+@in_virtual_time
 async def test_a_slow_read_goes_on_as_long_as_something_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     Consumer(monkeypatch, records=20, pause_s=0.05, stuck_at=20)
     found: list[LogRecord] = []
-    began_s = time.monotonic()
+    clock = asyncio.get_running_loop().time
+    began_s = clock()
     assert await read_to_end(EU, "map", found.append, timeout_s=0.5) == {PLACE.partition: 20}
     assert len(found) == 20
-    assert time.monotonic() - began_s > 0.5, "longer than it may stand still"
+    assert clock() - began_s > 0.5, "longer than it may stand still"
 
 
+@in_virtual_time
 async def test_a_read_that_stands_still_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     Consumer(monkeypatch, records=20, pause_s=0.01, stuck_at=10)
     found: list[LogRecord] = []
@@ -145,6 +148,7 @@ OURS = dict(CLEANED_SOON)
         (38, "cleanup.policy", OURS, [OURS, OURS]),
     ],
 )
+@in_virtual_time
 async def test_settings_of_ours_are_left_out_if_they_are_refused_and_those_of_users_never(
     monkeypatch: pytest.MonkeyPatch, code: int, refused: str, configs: dict[str, str], asked: list[dict[str, str]]
 ) -> None:

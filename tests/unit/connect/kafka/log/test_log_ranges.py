@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from connect.core.errors import RetriableError
 from connect.kafka.log import log_ranges
 from connect.kafka.log.log_ranges import Range, has_records, merged, read_ranges, without
+from tests.kit.virtual_time import in_virtual_time
 
 OVERLAPPING = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)).map(lambda one: (one[0], sum(one)))).map(sorted)
 RANGES = OVERLAPPING.map(merged)
@@ -126,11 +127,11 @@ async def test_what_lies_between_markers_is_read_in_one_go(monkeypatch: pytest.M
     assert consumer.seeks == [10, 100_000]
 
 
+@in_virtual_time
 async def test_a_log_that_hands_out_nothing_more_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_ranges, "_STALLED_S", 0.05)
     with pytest.raises(RetriableError, match=r"^cluster us: orders-0 could not be read from offset 10 for .* run this"):
-        async with asyncio.timeout(60):
-            await read(monkeypatch, Consumer(20, stops_at=10), [(0, 20)])
+        await read(monkeypatch, Consumer(20, stops_at=10), [(0, 20)])
 
 
 async def test_a_log_that_loses_its_end_meanwhile_is_not_read_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -209,6 +211,20 @@ def test_a_redirect_is_not_followed_with_the_secret(status: int) -> None:
         Tokens(of(url, SECRET)).token()
     assert asked == ["/token"]
     assert SECRET not in str(caught.value)
+
+
+def test_a_token_is_used_while_it_is_valid_and_its_endpoint_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock: Any = SimpleNamespace(now_s=1000.0, monotonic=lambda: clock.now_s)
+    monkeypatch.setattr("connect.kafka.security.oauth.time", clock)
+    with answering(200, b'{"access_token": "x", "expires_in": 1000}') as (url, asked):
+        tokens = Tokens(of(url, SECRET))
+        assert tokens.token() == "x"
+    for clock.now_s in (1850.0, 1900.0, 1949.0):
+        assert tokens.token() == "x"
+    clock.now_s = 1961.0
+    with pytest.raises(RetriableError, match="returned no token"):
+        tokens.token()
+    assert len(asked) == 1
 
 
 NO_TOKENS = (b'"x\\u0001host=evil"', b'"two words"', b'["x"]')

@@ -106,6 +106,27 @@ async def test_a_connector_that_is_resumed_while_it_is_fenced_off_keeps_its_offs
     assert log.writes == []
 
 
+async def test_a_connector_that_is_resumed_while_it_is_asked_keeps_its_offsets() -> None:
+    is_resumed = False
+
+    class Slow(TestConnector):
+        def alter_offsets(self, *_: object) -> bool:
+            nonlocal is_resumed
+            is_resumed = True
+            return True
+
+    async def stopped() -> Props:
+        if is_resumed:
+            raise BadRequest("Connectors must be in the STOPPED state")
+        return {"name": "c", "connector.class": "Test"}
+
+    topic, log = memory_topic()
+    api = OffsetsApi(worker_config(), plugins(Slow), opening(topic), cast(ZombieFence, None))
+    with pytest.raises(BadRequest, match="STOPPED"):
+        await api.modify("c", stopped, [SourceOffset({"p": 0}, {"n": 1})])
+    assert log.writes == []
+
+
 @pytest.mark.parametrize("moving", [True, False])
 async def test_open_transactions_are_waited_for_where_offsets_rest(moving: bool) -> None:
     topic, log = memory_topic()

@@ -12,7 +12,6 @@ import pytest
 from connect.core import herder_api
 from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
 from connect.core.herder.state import HerderMode
-from connect.runtime.herder import rest_herder
 from connect.runtime.herder.rest_herder import RuntimeHerder
 from tests.kit.virtual_time import in_virtual_time
 
@@ -133,8 +132,8 @@ async def test_a_class_that_only_java_members_have_is_validated_by_one_of_them(e
         await herder.validate("JavaSource", config)
 
 
-async def test_a_java_member_that_hangs_leaves_time_for_others_and_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rest_herder, "_JAVA_MEMBERS_S", 0.02)
+@in_virtual_time
+async def test_a_java_member_that_hangs_leaves_time_for_others_and_the_answer() -> None:
     core = without_class(is_leader=True, java_urls=("http://java1/", "http://java3/"))
     herder = made(core=core, internal=OtherMembers(None))
     assert (await herder.validate("JavaSource", {"connector.class": "JavaSource"})).name == "JavaSource"

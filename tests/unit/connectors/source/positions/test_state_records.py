@@ -40,6 +40,9 @@ class Records:
     async def load(self) -> dict[TopicPartition, PartitionState]:
         return dict(self.stored)
 
+    async def is_recreated(self) -> bool:
+        return False
+
     async def store(self, states: Mapping[TopicPartition, PartitionState | None]) -> None:
         if self.error is not None:
             raise self.error
