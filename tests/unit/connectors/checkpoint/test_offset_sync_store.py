@@ -58,8 +58,8 @@ def test_javas_tables_of_1000_to_10000_offsets(only_last: bool) -> None:
             below = TOO_OLD if previous == TOO_OLD else previous + 1
             translated = [one.translate(ORDERS, offset) for offset in range(kept - 1, kept + 3)]
             assert translated == [below, kept, kept + 1, kept + 1]
-    one.take(sync(9_995, 11_000))
-    assert [one.translate(ORDERS, offset) for offset in (9_994, 9_995, 9_999)] == [TOO_OLD, 11_000, 11_001]
+    one.take(sync(1500, 11_000))
+    assert [one.translate(ORDERS, offset) for offset in (1499, 1500, 2000)] == [TOO_OLD, 11_000, 11_001]
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,9 @@ def test_java_keeps_the_same_of_syncs_at_irregular_distances(seed: int, kept: li
     assert [offset for offset in sorted({*offsets}) if one.translate(ORDERS, offset) == offset] == kept
 
 
-def test_a_sync_of_the_same_offset_leaves_the_older_ones() -> None:
+def test_a_sync_of_the_same_offset_leaves_the_older_ones_and_an_earlier_one_does_not() -> None:
     assert store((100, 100), (200, 200), (200, 210)).translate(ORDERS, 150) == 101
+    assert store((100, 100), (200, 200), (201, 201), (200, 300)).translate(ORDERS, 150) == TOO_OLD
 
 
 def test_nothing_is_translated_before_the_end_is_read() -> None:

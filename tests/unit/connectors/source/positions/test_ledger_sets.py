@@ -112,6 +112,7 @@ class Schedule:
         if self.random.randrange(2):
             joining = Ledger(_pair(one) for one in self.ledger.missing)
             self.ledger.take_in(joining)
+            assert not self.ledger.missing
 
     async def end(self) -> None:
         if not self.random.randrange(6):
