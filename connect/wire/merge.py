@@ -22,13 +22,14 @@ def _fastest() -> ModuleType:
         compiled = importlib.import_module("connect.wire._rebase")
     except ImportError:
         return in_python
-    return compiled if getattr(compiled, "VERSION", 0) == in_python.VERSION else in_python
+    return compiled if getattr(compiled, "VERSION", None) == in_python.VERSION else in_python
 
 
 rebase: ModuleType = _fastest()
 IS_COMPILED: Final = rebase is not in_python
 
-_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+#: The checksum, of what follows it, is written last.
+_HEADER: Final = struct.Struct(">qiib4xhiqqqhii")
 _CRC: Final = struct.Struct(">I")
 
 #: Limit on the decompressed records of one merge: several times what a core compresses in the time that one may take.
@@ -105,7 +106,7 @@ def _merged(
         merged[wire.HEADER_BYTES :] = records.compress(bytes(memoryview(merged)[wire.HEADER_BYTES :]), codec, level)
     length = len(merged) - wire.LOG_OVERHEAD_BYTES
     times, producer = (first.base_timestamp, latest_ms), (producer_id, producer_epoch, base_sequence)
-    _HEADER.pack_into(merged, 0, 0, length, -1, 2, 0, attributes, count - 1, *times, *producer, count)
+    _HEADER.pack_into(merged, 0, 0, length, -1, 2, attributes, count - 1, *times, *producer, count)
     _CRC.pack_into(merged, 17, wire.checksum(merged))
     return merged
 

@@ -9,6 +9,7 @@ the beginning of the remote partition.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Collection
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -70,24 +71,18 @@ class OffsetSyncStore:
 def _with(original: list[OffsetSync], sync: OffsetSync) -> list[OffsetSync]:
     """Return the slots once ``sync`` is the newest. Each slot that has become too old for its place gets the newest
     older sync that fits there."""
-    slots = [sync, *original[1:]]
-    replacement, candidate = sync, 0
+    slots, older = [sync, *original[1:]], deque({id(one): one for one in original}.values())
+    replacement = sync
     for index in range(1, _SLOTS):
         before = slots[index - 1]
-        skip = True
-        while skip:
-            old = original[candidate]
-            is_apart = _is_apart(before, old, index - 1)
-            fits = (
-                is_apart
-                and _is_recent(before, old, index - 1, index)
-                and (index + 1 == _SLOTS or _is_apart(old, slots[index + 1], index))
-            )
-            if fits:
-                replacement = old
-            skip = not is_apart or (candidate + 1 < _SLOTS and old is original[candidate + 1])
-            candidate += fits or skip
-            skip = skip and candidate < index
+        while older and not _is_apart(before, older[0], index - 1):
+            older.popleft()
+        if (
+            older
+            and _is_recent(before, older[0], index - 1, index)
+            and (index + 1 == _SLOTS or _is_apart(older[0], slots[index + 1], index))
+        ):
+            replacement = older.popleft()
         if _is_recent(before, slots[index], index - 1, index):
             break  # and so are all that follow
         slots[index] = replacement

@@ -274,9 +274,9 @@ def without_rewinds(groups: Groups, failover_options: FailoverOptions) -> Groups
     for one in groups.moves:
         if not one.goes_back or failover_options.rewinds_group(one.group):
             kept.append(one)
-        elif has(failover_options.keeps, one.group):
+        elif one.before is not None and has(failover_options.keeps, one.group):
             # It is monitored as if it had been moved there.
-            kept.append(replace(one, after=one.before or 0, metadata=one.before_metadata))
+            kept.append(replace(one, after=one.before, metadata=one.before_metadata))
         else:
             kept.append(one)
             why = f"is at offset {one.before} on the target, and would go back to {one.after}"

@@ -69,13 +69,6 @@ _NONE_SURVIVES: Final = (
 )
 #: Lines that changes make of others without an effect on any result, by module; docs/reliability.md says why.
 WITHOUT_EFFECT: Final[Mapping[str, frozenset[str]]] = {
-    "connectors/dataplane/batches/sequencer.py": frozenset(
-        {
-            "built = list(self.builder.outgoings(parts, codec, (1), epoch))",
-            "part.source_batches = outgoing.source_batches // 2 if is_merged and not self.skip else (1)",
-            "parts = parts if len(parts) > (2) else halves(opened)",
-        }
-    ),
     "connectors/offset_map/log_alignment.py": frozenset(
         {
             "for column, value in zip(self._columns, run, strict=(False)):",
@@ -85,7 +78,7 @@ WITHOUT_EFFECT: Final[Mapping[str, frozenset[str]]] = {
             "kept, highest = [], -(2)",
             "return hash((key, value, tuple(headers), time_ms)) << (2)",
         }
-    ),
+    )
 }
 _FOUND_SHARE: Final = 0.9
 #: A change that loops without end takes more of the processor than these seconds and twice what the tests take without

@@ -9,6 +9,7 @@ lost worker waits for its return, unless it has certainly stopped, because the w
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -271,10 +272,8 @@ def _parted(works: Iterable[Work], foreign: Collection[str], loads: Iterable[_Lo
 
 
 def _surplus(own: Collection[Work], of_java: Collection[Work], loads: Sequence[_Load]) -> dict[str, list[Work]]:
-    """Return the work of members beyond an equal share; empty if no work is held or configured."""
+    """Return the work of members beyond an equal share."""
     surplus: dict[str, list[Work]] = {}
-    if not (own or of_java) or all(load.is_empty() for load in loads):
-        return surplus
     java = [load for load in loads if load.is_java]
     kinds: tuple[tuple[type, Callable[[_Load], Iterable[Work]]], ...] = (
         (str, lambda load: load.connectors),
@@ -355,11 +354,7 @@ def _least_first(loads: Sequence[_Load], size: Callable[[_Load], int]) -> Iterat
     by_size = sorted(loads, key=size)
     sizes = [size(load) for load in by_size]
     for level in count(sizes[0]):
-        for index, load in enumerate(by_size):
-            if sizes[index] > level:
-                break
-            sizes[index] += 1
-            yield load
+        yield from by_size[: bisect_right(sizes, level)]
 
 
 def _outcome(load: _Load, held: Collection[Work], revoked: Sequence[Work]) -> MemberAssignment:

@@ -208,11 +208,11 @@ class _Transactions:
         last = header.last_offset
         while self._waiting and self._waiting[0][1] <= last:
             self._aborting.add(self._waiting.popleft()[0])
-        if header.is_control and _is_abort_marker(batch):
+        if header.is_control and _is_abort_marker(header, batch):
             self._aborting.discard(header.producer_id)
         return header.is_transactional and header.producer_id in self._aborting
 
 
-def _is_abort_marker(batch: memoryview) -> bool:
-    marker = next(records.decode(batch, 2), None)
+def _is_abort_marker(header: wire.BatchHeader, batch: memoryview) -> bool:
+    marker = next(records.decode(batch, header.magic), None)
     return bool(marker and marker.key and _CONTROL_KEY.unpack_from(marker.key)[1] == _ABORT_MARKER)

@@ -93,12 +93,12 @@ class BatchSplitter:
             parts: Sequence[Sequence[records.Record]] = [kept] if kept else []
         else:
             parts = list(self.builder.fitting(opened, codec, max_message_bytes))
-            parts = parts if len(parts) > 1 else halves(opened)
-        built = list(self.builder.outgoings(parts, codec, 0, epoch))
+            parts = halves(opened) if len(parts) == 1 else parts
+        built = list(self.builder.outgoings(parts, codec, outgoing.base_sequence, epoch))
         for part in built:
             part.is_mergeable = False
             # A merged batch is halved until it holds one source batch, so that all before the one at fault is copied.
-            part.source_batches = outgoing.source_batches // 2 if is_merged and not self.skip else 0
+            part.source_batches = outgoing.source_batches // 2
         replacement.add(built, skips, (outgoing.next_source_offset, epoch))
 
 

@@ -109,9 +109,8 @@ class GapPasser:
             return PassedGap(self._now_ms, replace(gap, first=_reached(gap.first, position), last=at - 1, go_on_at=at))
         if gap.kind is GapKind.SOURCE_TRUNCATED:
             at = max(_reached(gap.go_on_at, position), start)
-            there = RunList(self._runs_of(position)).forward(gap.first) if position else None
             decided = replace(gap, go_on_at=at)
-            if there is not None and position is not None:
+            if position and (there := RunList(self._runs_of(position)).forward(gap.first)):
                 decided = replace(decided, target_first=there.offset, target_last=position.target_end - 1)
             return PassedGap(self._now_ms, decided, source_truncated_to=gap.first)
         decided = replace(gap, go_on_at=start)

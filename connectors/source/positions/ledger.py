@@ -71,7 +71,6 @@ class Ledger:
         self._unstored: Some = {}
         #: Entries of which the last commit did not write everything.
         self._incomplete: Some = {}
-        self._sorted = (self.apart, self.behind, self._unstored, self._incomplete)
         self._readers: list[dict[TopicPartition, None]] = []
         self._topics: Counter[str] = Counter()
         self._wanted: dict[TopicPartition, None] | None = None
@@ -147,8 +146,12 @@ class Ledger:
             reader[entry.pair.source] = None
 
     def _sort(self, entry: Entry) -> None:
-        is_in = (not entry.is_copied, entry.lag_records > 0, entry.is_dirty, entry.written < CommitScope.ALL)
-        for some, belongs in zip(self._sorted, is_in, strict=True):
+        for some, belongs in (
+            (self.apart, not entry.is_copied),
+            (self.behind, entry.lag_records > 0),
+            (self._unstored, entry.is_dirty),
+            (self._incomplete, entry.written < CommitScope.ALL),
+        ):
             if belongs:
                 some[entry.pair.source] = entry
             else:
@@ -190,7 +193,7 @@ class Ledger:
         self._topics[source.topic] -= 1
         if not self._topics[source.topic]:
             del self._topics[source.topic]
-        for some in (*self._sorted, self.unwanted):
+        for some in (self.apart, self.behind, self._unstored, self._incomplete, self.unwanted):
             some.pop(source, None)
         if self._wanted and source in self._wanted:
             self.missing[source] = None

@@ -103,11 +103,15 @@ def test_a_batch_that_cannot_be_read_is_named_whatever_the_codec(codec: int) -> 
 
 @pytest.mark.parametrize("codec", [2, 4], ids=["snappy", "zstd"])
 def test_what_compresses_too_well_is_not_merged(codec: int) -> None:
-    value = "".join(random.Random(1).choices("ab", k=MOST_OPENED_BYTES // 3)).encode()
-    one = records.build([records.Record(0, _NOW_MS, None, value, [])], codec, 1, 1, 1)
-    merge([one, one], codec, 5, 6, 7)
+    half = MOST_OPENED_BYTES // 2
+
+    def opens_to(size: int, codec: int = codec) -> bytearray:
+        return records.build([records.Record(0, _NOW_MS, None, bytes(size), [])], codec, 1, 1, 1)
+
+    beside = len(opens_to(half, 0)) - wire.HEADER_BYTES - half
+    merge([opens_to(half - beside)] * 2, codec, 5, 6, 7)
     with pytest.raises(Unmergeable, match=r"exceeds|damaged"):
-        merge([one, one, one, one], codec, 5, 6, 7)
+        merge([opens_to(half - beside), opens_to(half + 99)], codec, 5, 6, 7)
 
 
 def region(*batches: bytes) -> memoryview:

@@ -79,8 +79,9 @@ def test_java_keeps_the_same_of_syncs_at_irregular_distances(seed: int, kept: li
     assert [offset for offset in sorted({*offsets}) if one.translate(ORDERS, offset) == offset] == kept
 
 
-def test_a_sync_of_the_same_offset_leaves_the_older_ones() -> None:
+def test_a_sync_of_the_same_offset_leaves_the_older_ones_and_an_earlier_one_does_not() -> None:
     assert store((100, 100), (200, 200), (200, 210)).translate(ORDERS, 150) == 101
+    assert store((100, 100), (200, 200), (201, 201), (200, 300)).translate(ORDERS, 150) == TOO_OLD
 
 
 def test_nothing_is_translated_before_the_end_is_read() -> None:
@@ -102,6 +103,7 @@ def test_only_the_last_sync_of_what_was_there_is_used() -> None:
 @pytest.mark.parametrize(
     ("upstream", "kept"),
     [
+        ((0, 1 << 27, (1 << 61) + (1 << 27)), [0, (1 << 61) + (1 << 27)]),
         (range(300), [0, 128, 192, 256, 272, 288, 292, 296, 298, 299]),
         ((1, 1, 1, 7, 11, 13, 13, 15, 27, 31, 35, 37, 49, 49, 53, 54, 57, 61, 67, 71), [1, 27, 57, 61, 67, 71]),
         (

@@ -203,6 +203,8 @@ async def test_by_syncs_alone(monkeypatch: pytest.MonkeyPatch, offset: int, foun
     translator, _, syncs = made(monkeypatch, maps=Maps([], None))
     for topic in ("orders", "eu.orders"):
         syncs.store.take(OffsetSync(topic, 0, 40, 0))
+    syncs.store.read_to_end()
+    assert await translator.translate(SOURCE, offset) == [], "it has not followed yet"
     await translator.follow()
     for topic, remote in (("orders", "us.orders"), ("eu.orders", "orders")):
         wanted = [] if found is None else [TranslatedOffset(TopicPartition(remote, 0), found, by_map=False)]
@@ -302,7 +304,7 @@ async def test_without_a_right_to_offset_syncs_the_map_goes_on_alone(
         await translator.follow()
         assert await translator.translate(SOURCE, 50) == [TranslatedOffset(TARGET, 5, by_map=False)]
     syncs.may_be_read = False
-    for _ in range(2):
+    for _ in range(3):
         await translator.follow()
         for offset, found in ((120, 30), (150, 60), (250, 109)):
             assert await translator.translate(SOURCE, offset) == [TranslatedOffset(TARGET, found, by_map=True)]
@@ -346,6 +348,7 @@ async def test_what_lies_before_the_map_is_asked_for_once(monkeypatch: pytest.Mo
     assert await found.is_bare_before(PAIR, 0)
     for _ in range(2):
         assert await found.is_bare_before(PAIR, 100) == (not has_some)
+        await found.follow([PAIR])
     assert await found.is_bare_before(PAIR, 1) == (not has_some)
     place = ("us.orders", 0)
     assert asked == [(place, 0, 100), (place, 0, 1)], "another offset is another question"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
-from connect.core.errors import PermanentError, RetriableError
+from connect.core.errors import PermanentError
 from connect.kafka.cluster import Cluster, ClusterMetadata, LeaderEpochs, PartitionMetadata, TopicMetadata
 from connect.kafka.concurrency import Scope
 from connect.kafka.connection import Connection
@@ -24,14 +25,19 @@ from connectors.dataplane.fetch_loop import FetchLoop
 from connectors.dataplane.leader_connections import Leaders
 from connectors.dataplane.source_reader import SourceReader
 from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
+from tests.kit import logs as kit
 from tests.kit.answers import answers, fails
 from tests.kit.logs import source_batch
 from tests.kit.members import until
 from tests.kit.quotas import Mutable
 
-SETTINGS = SliceSettings("us->eu", 0, {}, {})
+
+def with_bytes(**limits: int) -> SliceSettings:
+    return SliceSettings("us->eu", 0, {}, {}, **limits)  # type: ignore[arg-type]
+
+
+SETTINGS = with_bytes()
 REAL_SLEEP = asyncio.sleep
-LIMITS = fetch_api.FetchLimits(0, 1, 1024, 1024, fetch_api.READ_UNCOMMITTED)
 
 
 def copier(partition: int = 0) -> PartitionCopier:
@@ -50,8 +56,18 @@ def answer_of(offsets: Sequence[int], **changed: Any) -> fetch_produce.FetchAnsw
     return fetch_produce.FetchAnswer(0, 0, 1, [row._replace(topic=fetch_produce.topic_name_key("t"), **changed)])
 
 
+def led(partitions: Iterable[int] = (0,), topic_id: UUID | None = None, epoch: int = 0) -> ClusterMetadata:
+    rows = {partition: PartitionMetadata(1, epoch, (), 0) for partition in partitions}
+    return ClusterMetadata(None, 1, {}, {"t": TopicMetadata("t", topic_id, 0, rows)})
+
+
 def unexpected(error: BaseException) -> None:
     raise error
+
+
+@pytest.fixture(autouse=True)
+def version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_api, "fetch_version", lambda *_: 12)
 
 
 def cluster_of(**calls: Any) -> Any:
@@ -62,10 +78,10 @@ def reading(cluster: Any = None, settings: SliceSettings = SETTINGS, **given: An
     return SourceReader(cluster, settings, lambda _: None, unexpected, **given)
 
 
-def alone(**given: Any) -> tuple[SourceReader, FetchLoop, PartitionCopier]:
+def alone(settings: SliceSettings = SETTINGS, **given: Any) -> tuple[SourceReader, FetchLoop, PartitionCopier]:
     """A reader, one of its loops, and a partition that is in no loop yet."""
-    reader = reading(**given)
-    return reader, FetchLoop(reader, cast(Cluster, None), SETTINGS, 1), copier()
+    reader = reading(settings=settings, **given)
+    return reader, FetchLoop(reader, cast(Cluster, None), settings, 1), copier()
 
 
 async def test_what_trying_again_does_not_heal_ends_the_slice() -> None:
@@ -88,39 +104,42 @@ async def test_a_batch_that_does_not_open_stops_its_partition_only() -> None:
     assert "source t-0: a batch after offset 0 cannot be decoded" in machine.stopped_reason
 
 
-def test_a_stopped_partition_takes_no_room_from_the_others() -> None:
+def test_a_stopped_partition_takes_no_room_and_without_stored_positions_there_is_none() -> None:
     machine = copier()
-    reader = reading(settings=SliceSettings("us->eu", 0, {}, {}, buffer_bytes=10))
-    machine.take(memoryview(bytearray(source_batch(range(3)))))
+    reader = reading(settings=with_bytes(buffer_bytes=10))
+    machine.take(kit.fetched(source_batch(range(3))))
     reader.took([machine])
     assert not reader.has_room()
     machine.stop("refused")
     assert reader.has_room()
+    for is_held in (True, False):
+        reader.hold(is_held=is_held)
+        assert reader.has_room() != is_held
 
 
 def test_partitions_that_cannot_send_leave_the_others_their_room() -> None:
-    reader = reading(settings=SliceSettings("us->eu", 0, {}, {}, buffer_bytes=1000))
+    reader = reading(settings=with_bytes(buffer_bytes=1000))
     stuck = [copier() for _ in range(60)]
     for machine in stuck:
-        machine.take(memoryview(bytearray(source_batch(range(3)) + source_batch(range(3, 6)))))
+        machine.take(kit.fetched(source_batch(range(3)), source_batch(range(3, 6))))
         machine.faulted = True
     reader.took(stuck)
     assert reader.has_room()
     assert sum(machine.held_bytes for machine in stuck) < 1000
     busy = copier()
     while reader.has_room():
-        busy.take(memoryview(bytearray(source_batch(range(busy.fetch_offset, busy.fetch_offset + 3)))))
+        busy.take(kit.fetched(source_batch(range(busy.fetch_offset, busy.fetch_offset + 3))))
         reader.took([busy])
     assert busy.held_bytes >= 1000
     assert all(machine.fetch_offset == 0 for machine in stuck)
 
 
 def test_what_partitions_that_cannot_send_hold_takes_no_room_from_the_others() -> None:
-    reader = reading(settings=SliceSettings("us->eu", 0, {}, {}, buffer_bytes=1000))
+    reader = reading(settings=with_bytes(buffer_bytes=1000))
     stuck, busy = copier(0), copier(1)
     for machine, most in ((stuck, 800), (busy, 1000)):
         while machine.held_bytes < most and reader.has_room():
-            machine.take(memoryview(bytearray(source_batch([machine.fetch_offset]))))
+            machine.take(kit.fetched(source_batch([machine.fetch_offset])))
             reader.took([machine])
         machine.faulted = machine is stuck
     assert 800 <= stuck.held_bytes < 1000
@@ -130,8 +149,7 @@ def test_what_partitions_that_cannot_send_hold_takes_no_room_from_the_others() -
 async def test_a_leader_of_an_epoch_before_what_was_copied_is_not_read() -> None:
     """It is a former one, which may have less, or something else (C2)."""
     pair, topic_id = TopicPartition("t", 0), UUID(int=1)
-    partitions = {0: PartitionMetadata(1, 4, (), 0)}
-    former = ClusterMetadata(None, 1, {}, {"t": TopicMetadata("t", topic_id, 0, partitions)})
+    former = led(topic_id=topic_id, epoch=4)
     asked, epochs = asyncio.Event(), LeaderEpochs("us")
 
     class Known:
@@ -139,7 +157,7 @@ async def test_a_leader_of_an_epoch_before_what_was_copied_is_not_read() -> None
 
         async def metadata(self, _: object) -> ClusterMetadata:
             asked.set()
-            return ClusterMetadata(None, 1, {}, {"t": epochs.current(former.topics["t"])})
+            return replace(former, topics={"t": epochs.current(former.topics["t"])})
 
     plan = PartitionPlan(pair, topic_id, pair, None, 9, 5, 0, 0, pipelined=False)
     machine = PartitionCopier(plan, ProducerIdAndEpoch(7, 0), read_committed=False)
@@ -158,7 +176,7 @@ async def test_an_answer_behind_what_was_given_back_is_not_taken(monkeypatch: py
     held = Held()
     monkeypatch.setattr(fetch_api, "fetch", held.fetch)
     _, loop, machine = alone()
-    machine.take(memoryview(bytearray(source_batch(range(3)))))
+    machine.take(kit.fetched(source_batch(range(3))))
     loop.add(machine, 0)
     fetching = asyncio.create_task(loop._fetch(cast(Connection, held), 12))
     await held.asked.wait()
@@ -178,13 +196,10 @@ async def test_at_an_end_an_answer_under_way_is_taken(monkeypatch: pytest.Monkey
     held = Held()
     connection = Mutable(is_receiving=has_begun)
     monkeypatch.setattr(fetch_api, "fetch", held.fetch)
-    monkeypatch.setattr(fetch_api, "fetch_version", lambda *_: 12)
     cluster = cluster_of(connection=answers(connection))
     taken: list[PartitionCopier] = []
     reader = SourceReader(cluster, SETTINGS, taken.extend, unexpected)
-    row = PartitionMetadata(1, 0, (1,), 0)
-    leaders = Leaders(ClusterMetadata(None, 1, {}, {"t": TopicMetadata("t", None, 0, {0: row})}))
-    reader.start([copier()], leaders)
+    reader.start([copier()], Leaders(led()))
     await held.asked.wait()
     finishing = asyncio.create_task(reader.finish())
     if has_begun:
@@ -198,15 +213,6 @@ async def test_at_an_end_an_answer_under_way_is_taken(monkeypatch: pytest.Monkey
     await reader.stop()
 
 
-async def test_what_gives_back_while_its_answer_is_opened_takes_no_more_of_it() -> None:
-    turns = Turns()
-    handing = turns.hand_over(one_answer(8, 8, 8))
-    await asyncio.sleep(0)
-    turns.copiers[0].fetch_offset = -1
-    await handing
-    assert turns.steps == [1, 3, 3]
-
-
 async def test_a_fetch_waits_longer_for_partitions_that_cannot_send(monkeypatch: pytest.MonkeyPatch) -> None:
     waits_ms: list[int] = []
 
@@ -215,10 +221,9 @@ async def test_a_fetch_waits_longer_for_partitions_that_cannot_send(monkeypatch:
         return fetch_produce.FetchAnswer(0, 0, 1, [])
 
     monkeypatch.setattr(fetch_api, "fetch", fetch)
-    settings = SliceSettings("us->eu", 0, {}, {}, partition_max_bytes=1)
-    reader = reading(settings=settings)
-    loop, full, idle = FetchLoop(reader, cast(Cluster, None), settings, 1), copier(), copier()
-    full.take(memoryview(bytearray(source_batch(range(3)))))
+    _, loop, full = alone(with_bytes(partition_max_bytes=1))
+    idle = copier()
+    full.take(kit.fetched(source_batch(range(3))))
     loop.add(full, 0)
     loop.add(idle, 0)
     for _ in range(9):
@@ -253,7 +258,6 @@ async def test_what_arrives_record_by_record_is_fetched_as_fast_as_the_target_an
         slept_s.append(delay_s)
 
     monkeypatch.setattr(fetch_api, "fetch", fetch)
-    monkeypatch.setattr(fetch_api, "fetch_version", lambda *_: 12)
     monkeypatch.setattr("connectors.dataplane.fetch_loop.asyncio.sleep", sleep)
     cluster = cluster_of(connection=answers(Mutable()))
     reader = reading(cluster, answer_s=lambda: answer_s)
@@ -323,55 +327,13 @@ async def test_partitions_of_a_distant_broker_are_read_over_several_connections(
 
     monkeypatch.setattr(fetch_api, "fetch", fetch)
     monkeypatch.setattr(fetch_api, "encode_fetch", encoded)
-    monkeypatch.setattr(fetch_api, "fetch_version", lambda *_: 12)
     reader = reading(cluster_of(connection=connect))
-    rows = {partition: PartitionMetadata(1, 0, (1,), 0) for partition in each}
-    reader.start(each.values(), Leaders(ClusterMetadata(None, 1, {}, {"t": TopicMetadata("t", None, 0, rows)})))
+    reader.start(each.values(), Leaders(led(each)))
     async with asyncio.timeout(60):
         await done.wait()
     await reader.stop()
     assert asked.pop("copy") == {*range(8)}
     assert sorted(map(len, asked.values())) == [2] * (loops - 1)
-
-
-class Broker(Mutable):
-    """Fetch answers in order."""
-
-    def __init__(self, *answers: bytes) -> None:
-        super().__init__()
-        self.versions = {1: (0, 17)}
-        self.address = "broker:9092"
-        self.request_timeout_ms = 30_000
-        self._answers = list(answers)
-
-    def send(self, *_: Any) -> Awaitable[memoryview]:
-        answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
-        answer.set_result(memoryview(bytearray(self._answers.pop(0))))
-        return answer
-
-    async def answer(self, sent: Awaitable[memoryview], *_: object) -> memoryview:
-        return await sent
-
-
-def answer(*, throttle_ms: int = 0, error_code: int = 0, partition: bool = False) -> bytes:
-    row = b"\x02" + UUID(int=1).bytes + b"\x02" + b"\x00" * 6 + b"\x00" * 24 + b"\x00" + b"\xff" * 4 + b"\x01\x00\x00"
-    return throttle_ms.to_bytes(4) + error_code.to_bytes(2) + b"\x00" * 4 + (row if partition else b"\x01") + b"\x00"
-
-
-def fetch_one(broker: Broker) -> Awaitable[fetch_produce.FetchedPartition]:
-    topic = fetch_api.TopicOnWire("t", UUID(int=1))
-    return fetch_api.fetch_one(cast(Connection, broker), topic, 0, (0, -1, -1), LIMITS)
-
-
-async def test_a_fetch_over_quota_is_put_again() -> None:
-    broker = Broker(answer(throttle_ms=1), answer(throttle_ms=2), answer(partition=True))
-    row = await fetch_one(broker)
-    assert (row.partition, row.error_code, broker.muted_ms) == (0, 0, 3)
-
-
-async def test_a_refused_fetch_is_an_error_that_says_so() -> None:
-    with pytest.raises(RetriableError, match=r"broker:9092 refuses a fetch: .*\(56\)"):
-        await fetch_one(Broker(answer(error_code=56)))
 
 
 class Held(Mutable):
@@ -417,9 +379,7 @@ class Turns:
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        settings = SliceSettings("us->eu", 0, {}, {}, buffer_bytes=10)
-        self.reader = reading(settings=settings, clock=lambda: self.now_s)
-        self.loop = FetchLoop(self.reader, cast(Cluster, None), settings, 1)
+        self.reader, self.loop, _ = alone(with_bytes(buffer_bytes=10), clock=lambda: self.now_s)
         self.copiers = [Slow(self, partition) for partition in range(3)]
         for one in self.copiers:
             self.loop.add(one, 0)
@@ -465,15 +425,26 @@ async def test_what_is_opened_waits_for_room() -> None:
     assert turns.steps == [3, 3, 3]
 
 
-async def test_who_is_let_go_of_between_two_batches_gets_no_more() -> None:
+def gives_back(turns: Turns) -> None:
+    turns.copiers[0].fetch_offset = -1
+
+
+def are_let_go_of(turns: Turns) -> None:
+    turns.loop._drop(turns.copiers[0])
+    turns.copiers[1].stop("refused")
+
+
+@pytest.mark.parametrize(("meanwhile", "steps"), [(gives_back, [1, 3, 3]), (are_let_go_of, [1, 0, 3])])
+async def test_who_may_not_take_more_of_an_answer_between_two_batches_gets_no_more(
+    meanwhile: Callable[[Turns], None], steps: list[int]
+) -> None:
     turns = Turns()
     turns.reader._loops[1] = [turns.loop]
     handing = turns.hand_over(one_answer(8, 8, 8))
     await asyncio.sleep(0)
-    turns.loop._drop(turns.copiers[0])
-    turns.copiers[1].stop("refused")
+    meanwhile(turns)
     await handing
-    assert turns.steps == [1, 0, 3]
+    assert turns.steps == steps
 
 
 async def test_a_small_part_of_an_answer_does_not_keep_all_of_it() -> None:
@@ -483,27 +454,20 @@ async def test_a_small_part_of_an_answer_does_not_keep_all_of_it() -> None:
     assert sizes == [99, 2099, 2099]
 
 
-def test_damage_that_the_broker_found_stops_its_partition_after_three_tries() -> None:
+@pytest.mark.parametrize(("error_code", "tries", "stopped"), [(2, 3, "source-corrupt"), (-1, 50, "")])
+def test_damage_that_the_broker_found_stops_its_partition_after_three_tries(
+    error_code: int, tries: int, stopped: str
+) -> None:
+    """What it has no code for is asked again."""
     reader, loop, machine = alone()
-    loop.add(machine, 0)
-    for _ in range(2):
-        assert not loop._take(machine, fetched(b"", 2))
-        assert not machine.stopped
-        assert machine in reader._unplaced, "and read from its leader of a moment later"
+    for number in range(1, tries + 1):
         loop.add(machine, 0)
-    loop._take(machine, fetched(b"", 2))
-    assert machine.stopped_error == "source-corrupt"
-    assert "source offset 0 is damaged (CORRUPT_MESSAGE)" in machine.stopped_reason
-
-
-def test_what_a_broker_has_no_code_for_is_asked_again() -> None:
-    reader, loop, machine = alone()
-    for _ in range(50):
-        loop.add(machine, 0)
-        loop._take(machine, fetched(b"", -1))
-        assert machine not in loop._placed
-    assert not machine.stopped
-    assert machine in reader._unplaced
+        assert not loop._take(machine, fetched(b"", error_code))
+        assert machine.stopped == (number == tries and bool(stopped))
+        # It is read from its leader of a moment later.
+        assert machine.stopped or (machine in reader._unplaced and machine not in loop._placed)
+    assert machine.stopped_error == stopped
+    assert ("source offset 0 is damaged (CORRUPT_MESSAGE)" in machine.stopped_reason) == bool(stopped)
 
 
 def test_too_little_memory_says_nothing_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -517,15 +481,6 @@ def test_too_little_memory_says_nothing_of_a_batch(monkeypatch: pytest.MonkeyPat
     with pytest.raises(MemoryError):
         next(loop._feed(machine, fetched(b"x")))
     assert not machine.stopped
-
-
-def test_nothing_is_fetched_while_the_worker_cannot_store_positions() -> None:
-    reader = reading()
-    assert reader.has_room()
-    reader.hold(is_held=True)
-    assert not reader.has_room()
-    reader.hold(is_held=False)
-    assert reader.has_room()
 
 
 async def test_missing_leaders_are_one_cause(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
@@ -22,7 +23,7 @@ from connect.kafka.log import topic_admin
 from connectors.dataplane.batches import error_codes
 from connectors.dataplane.log_divergence import known_topics
 from connectors.failover import collect_snapshot, drain, execute, failback_and_undo
-from connectors.failover.drain import Behind
+from connectors.failover.drain import Behind, CopiedEnd, still_open, without_heartbeats
 from connectors.failover.journal import FailoverRun, StartBefore
 from connectors.failover.plan import FailoverOptions, Plan
 from connectors.failover.reverse_flow import Due
@@ -31,6 +32,7 @@ from connectors.flow_progress import FlowLag, lag_of
 from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
 from connectors.internal_topics import PartitionState
+from connectors.policy import DefaultReplicationPolicy
 from tests.kit.answers import answers, fails, put
 
 ORDERS = TopicPartition("orders", 0)
@@ -107,6 +109,26 @@ async def test_nobody_is_shut_out_of_a_topic_that_is_gone(monkeypatch: pytest.Mo
     monkeypatch.setattr(drain, "read_positions", answers(unclean))
     await drain.fence_writers(site(), print)
     assert fenced == [("writer", [("us.orders", 0)])]
+
+
+async def test_what_a_writer_left_is_looked_for_where_the_log_still_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    position = replace(POSITION, target_topic_id=UUID(int=1))
+    put(monkeypatch, drain, list_offsets={TopicPartition("us.orders", 0): 50})
+    target: Any = None  # nobody has to be asked for records
+    for topic_id, end in ((1, 37), (2, 0)):
+        known: Any = SimpleNamespace(topic_id=UUID(int=topic_id), partitions={0: None})
+        assert await drain._end_of(target, position, known) == CopiedEnd(end)
+    assert await drain._end_of(target, position, None) == CopiedEnd(0)
+
+
+def test_heartbeats_are_not_waited_for_and_open_transactions_are() -> None:
+    lags = [lag_of("orders", 0, "us.orders", 30, 0, 30, -1), lag_of("heartbeats", 0, "us.heartbeats", 5, 0, 9, -1)]
+    kept = without_heartbeats(lags, DefaultReplicationPolicy())
+    assert [one.topic for one in kept] == ["orders"]
+    assert still_open(kept, {("orders", 0): 30}) == ()
+    held = Behind(FlowLag(tuple(kept)), still_open(kept, {("orders", 0): 33}))
+    assert not held.is_copied and "transaction is open in orders-0" in str(held)
+    assert Behind(FlowLag(tuple(kept))).is_copied
 
 
 async def test_writers_do_not_wait_for_each_other_to_be_shut_out(monkeypatch: pytest.MonkeyPatch) -> None:

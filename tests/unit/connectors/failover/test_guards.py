@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
-from unittest.mock import AsyncMock
+from typing import Any
 from uuid import UUID
 
 import pytest
 
-from connect.core.errors import PermanentError, RetriableError
+from connect.core.errors import PermanentError
 from connect.kafka import authorization
 from connect.kafka.cluster import PartitionMetadata, TopicMetadata
 from connect.kafka.log.committed_offsets import CLASSIC, Committed, GroupListing
@@ -31,7 +29,7 @@ from connectors.failover import (
     unreplicated,
 )
 from connectors.failover.collect_snapshot import why_several
-from connectors.failover.drain import Behind, CopiedEnd, still_open, without_heartbeats
+from connectors.failover.drain import Behind, CopiedEnd
 from connectors.failover.failback_and_undo import still_stopped
 from connectors.failover.group_offsets import why_not_mirrored, why_stale
 from connectors.failover.journal import GroupBefore, StartBefore
@@ -51,6 +49,7 @@ ONE, OTHER = UUID(int=1), UUID(int=2)
 ORDERS = TopicPartition("orders", 0)
 MOVE = GroupMove("readers", ("orders", 0), 40, ("orders", 0), None, "", 37, "note", How.EXACT)
 READERS = Groups(("readers",), (MOVE,))
+BEGIN = ReverseFlow([StartBefore("orders", 0, None, 36)], [])
 POSITION = Position("orders", 0, ONE, 30, 4, "orders", 0, ONE, 37, "writer", 7, 0, 30)
 
 
@@ -99,26 +98,6 @@ async def test_a_map_of_a_topic_that_was_there_before_hides_no_record() -> None:
     copies: Any = SimpleNamespace(pairs_to=lambda _: [old, now], chunks=lambda _: [0], runs=runs)
     assert await unreplicated_ranges(copies, ORDERS, ONE, 0, 50) == [(0, 10), (20, 50)]
     assert merged([(7, 9), (1, 3), (3, 5), (4, 4)]) == [(1, 5), (7, 9)]
-
-
-async def test_what_a_writer_left_is_looked_for_where_the_log_still_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    put(monkeypatch, drain, list_offsets={ORDERS: 50})
-    target: Any = None  # nobody has to be asked for records
-    topic: Any = SimpleNamespace(topic_id=ONE, partitions={0: None})
-    assert await drain._end_of(target, POSITION, topic) == CopiedEnd(37)
-    assert await drain._end_of(target, POSITION, None) == CopiedEnd(0)
-    topic.topic_id = OTHER
-    assert await drain._end_of(target, POSITION, topic) == CopiedEnd(0)
-
-
-def test_heartbeats_are_not_waited_for_and_open_transactions_are() -> None:
-    lags = [lag_of("orders", 0, "us.orders", 30, 0, 30, -1), lag_of("heartbeats", 0, "us.heartbeats", 5, 0, 9, -1)]
-    kept = without_heartbeats(lags, DefaultReplicationPolicy())
-    assert [one.topic for one in kept] == ["orders"]
-    assert still_open(kept, {("orders", 0): 30}) == ()
-    held = Behind(FlowLag(tuple(kept)), still_open(kept, {("orders", 0): 33}))
-    assert not held.is_copied and "transaction is open in orders-0" in str(held)
-    assert Behind(FlowLag(tuple(kept))).is_copied
 
 
 @pytest.mark.parametrize(
@@ -266,6 +245,11 @@ class Eu:
         return True
 
 
+def in_orders(*offsets: int) -> dict[tuple[str, int], int]:
+    """By partition."""
+    return {("orders", index): offset for index, offset in enumerate(offsets)}
+
+
 @pytest.fixture
 def eu(monkeypatch: pytest.MonkeyPatch) -> Eu:
     return Eu(monkeypatch)
@@ -279,29 +263,20 @@ def held() -> Any:
     return SimpleNamespace(check_not_lost=lambda: None, store=done, check=done, record=record, lanes=WRITERS)
 
 
-def arrange(eu: Eu, monkeypatch: pytest.MonkeyPatch, objections: Sequence[str] = (), now: Groups = READERS) -> None:
-    def does(name: str, answer: Any = None) -> Any:
+def arrange(eu: Eu, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    def does(name: str, answer: Any) -> Any:
         async def call(*_: Any, **__: Any) -> Any:
             eu.done.append(name)
             return answer
 
         return call
 
-    looked = Snapshot("us", "eu", groups=READERS)
-    answers: dict[str, Any] = {
-        "drain": None,
-        "stop_flow": None,
-        "behind": Behind(FlowLag(())),
-        "copied_ends": {ORDERS: CopiedEnd(37)},
-        "reverse_flow_check": ReverseFlow([StartBefore("orders", 0, None, 36)], list(objections)),
-        "store_starts": None,
-        "prove": [],
-    }
-    for name, answer in answers.items():
-        monkeypatch.setattr(execute, name, does(name, answer))
-    monkeypatch.setattr(journal, "read_runs", does("read the journal", []))
-    monkeypatch.setattr(collect_snapshot, "collect", does("look", looked))
-    monkeypatch.setattr(collect_snapshot, "groups_now", does("look at the source", now))
+    ran: dict[str, Any] = {"drain": None, "stop_flow": None, "store_starts": None, "prove": []}
+    ran |= {"behind": Behind(FlowLag(())), "copied_ends": {ORDERS: CopiedEnd(37)}, "reverse_flow_check": BEGIN}
+    looked = {"collect": Snapshot("us", "eu", groups=READERS), "groups_now": READERS}
+    for module, by_name in ((execute, ran), (collect_snapshot, looked), (journal, {"read_runs": []})):
+        for name, answer in by_name.items():
+            monkeypatch.setattr(module, name, does(name, changes.get(name, answer)))
 
 
 async def go(options: FailoverOptions | None = None) -> execute.FailoverResult:
@@ -315,30 +290,16 @@ async def test_the_flow_back_is_given_its_begin_before_any_group_moves(eu: Eu, m
     arrange(eu, monkeypatch)
     done = await go()
     assert eu.done.index("store_starts") < eu.done.index("prove") < eu.done.index("move")
-    assert eu.done.index("move") < eu.done.index("look at the source")
+    assert eu.done.index("move") < eu.done.index("groups_now")
     assert [one.outcome for one in done.plan.groups] == [GroupOutcome.READY]
 
 
 async def test_no_group_moves_if_the_flow_back_may_not_begin(eu: Eu, monkeypatch: pytest.MonkeyPatch) -> None:
-    arrange(eu, monkeypatch, ["only eu holds something"], Groups())
+    refused = BEGIN._replace(objections=["only eu holds something"])
+    arrange(eu, monkeypatch, reverse_flow_check=refused, groups_now=Groups())
     with pytest.raises(PermanentError, match="only eu holds something"):
         await go()
     assert "move" not in eu.done and "store_starts" not in eu.done
-
-
-async def test_a_consumer_that_comes_to_life_before_the_move_is_named(eu: Eu, monkeypatch: pytest.MonkeyPatch) -> None:
-    arrange(eu, monkeypatch, now=Groups(("readers",), (replace(MOVE, source_offset=45),)))
-    (blocked,) = (await go()).plan.blocked
-    assert "was used at the source while it was moved" in blocked.reasons[0].why
-
-
-async def test_a_group_whose_sample_differs_is_not_moved(eu: Eu, monkeypatch: pytest.MonkeyPatch) -> None:
-    arrange(eu, monkeypatch)
-    proof = SampleCheck("readers", "orders-0 at 40", "orders-0 at 37", 1, DIFFERS, "'a' against 'b'")
-    put(monkeypatch, execute, prove=[proof])
-    (blocked,) = (await go()).plan.blocked
-    assert "'a' against 'b'" in blocked.reasons[0].why
-    assert "move" not in eu.done
 
 
 async def test_writes_after_the_drain_are_reported(eu: Eu, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,17 +313,32 @@ async def test_writes_after_the_drain_are_reported(eu: Eu, monkeypatch: pytest.M
     assert "was written to after the drain: 5 records behind" in (await go()).late
 
 
-@pytest.mark.parametrize(("at_source", "is_used"), [(40, False), (41, True)])
-async def test_a_group_that_keeps_its_offset_ahead_is_watched(
-    eu: Eu, monkeypatch: pytest.MonkeyPatch, at_source: int, is_used: bool
+def readers(**changes: Any) -> Groups:
+    return Groups(("readers",), (replace(MOVE, **changes),))
+
+
+#: A later look at the source finds a group that keeps its offset without what was wanted.
+AHEAD = Snapshot("us", "eu", groups=readers(before=50))
+OTHER_SAMPLE = SampleCheck("readers", "orders-0 at 40", "orders-0 at 37", 1, DIFFERS, "'a' against 'b'")
+USED = "was used at the source while it was moved"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why", "is_moved"),
+    [
+        ({"groups_now": readers(source_offset=45)}, USED, True),
+        ({"prove": [OTHER_SAMPLE]}, "'a' against 'b'", False),
+        ({"collect": AHEAD, "groups_now": readers(before=50)}, "", False),
+        ({"collect": AHEAD, "groups_now": readers(before=50, source_offset=41)}, USED, False),
+    ],
+)
+async def test_a_group_that_comes_to_life_or_whose_sample_differs_is_named(
+    eu: Eu, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], why: str, is_moved: bool
 ) -> None:
-    """A later look at the source finds the group without what was wanted."""
-    ahead = replace(MOVE, before=50)
-    arrange(eu, monkeypatch, now=Groups(("readers",), (replace(ahead, source_offset=at_source),)))
-    put(monkeypatch, collect_snapshot, collect=Snapshot("us", "eu", groups=Groups(("readers",), (ahead,))))
-    done = await go(FailoverOptions(keeps=frozenset({"readers"})))
-    assert "move" not in eu.done
-    assert bool(done.plan.blocked) == is_used
+    arrange(eu, monkeypatch, **changes)
+    blocked = (await go(FailoverOptions(keeps=frozenset({"readers"})))).plan.blocked
+    assert [why in one.reasons[0].why for one in blocked] == [True] * bool(why)
+    assert ("move" in eu.done) == is_moved
 
 
 def mover() -> tuple[execute.GroupMover, journal.Journal]:
@@ -371,18 +347,24 @@ def mover() -> tuple[execute.GroupMover, journal.Journal]:
     return execute.GroupMover(site, held(), known, print), known
 
 
+#: What groups had stored on the target.
+BEFORE = {"read": 10, "used": None, "idle": 10, "moved": None}
+
+
 async def test_what_was_committed_since_the_look_stays(eu: Eu) -> None:
-    """And the groups beside it move (D3, D6)."""
-    eu.offsets = {"read": {("orders", 0): 300}, "used": {}, "idle": {("orders", 0): 10}}
+    """And the groups beside it move (D3, D6), once where the answer to a move was lost."""
+    eu.offsets = {"read": in_orders(300), "used": {}, "idle": in_orders(10), "moved": in_orders(37)}
     eu.members = {"used"}
     moving, known = mover()
-    moves = [replace(MOVE, group=name, before=before) for name, before in (("read", 10), ("used", None), ("idle", 10))]
+    moves = [replace(MOVE, group=name, before=before) for name, before in BEFORE.items()]
     found = {one.group: one for one in await moving.move_all([[one] for one in moves])}
     assert found.keys() == {"read", "used"}
     assert "has committed offset 300 on the target since" in found["read"].why
     assert found["used"].rule is GroupRule.USED_AT_TARGET
-    assert eu.offsets == {"read": {("orders", 0): 300}, "used": {}, "idle": {("orders", 0): 37}}
-    assert known.run.groups == {"idle": (GroupBefore("idle", "orders", 0, 10, "", 37),)}
+    assert eu.offsets == {"read": in_orders(300), "used": {}, "idle": in_orders(37), "moved": in_orders(37)}
+    assert known.run.groups == {
+        name: (GroupBefore(name, "orders", 0, BEFORE[name], "", 37),) for name in ("idle", "moved")
+    }
 
 
 async def test_an_operator_that_has_lost_the_lease_moves_nothing(eu: Eu) -> None:
@@ -392,13 +374,6 @@ async def test_an_operator_that_has_lost_the_lease_moves_nothing(eu: Eu) -> None
     with pytest.raises(clusters_and_lease.FailoverInProgress):
         await moving.move_all([[MOVE]])
     assert eu.done == []
-
-
-async def test_a_move_whose_answer_was_lost_is_made_once(eu: Eu) -> None:
-    eu.offsets = {"readers": {("orders", 0): 37}}
-    moving, known = mover()
-    assert await moving.move_all([[MOVE]]) == []
-    assert known.run.groups["readers"][0].before is None
 
 
 @pytest.fixture
@@ -434,38 +409,37 @@ async def test_an_undo_lets_in_whom_any_run_has_refused(topics: set[str]) -> Non
     assert (left, topics, {one["run"]: one["denied"] for one in stored}) == ([], {"a", "b"}, {"1": [], "2": []})
 
 
-@pytest.mark.parametrize("before", [None, 5])
-async def test_an_undo_takes_back_groups_that_are_not_used(eu: Eu, topics: set[str], before: int | None) -> None:
-    eu.offsets = {group: {("orders", 0): 37} for group in ("busy", "idle")}
-    eu.members = {"busy"}
-    groups = {group: (GroupBefore(group, "orders", 0, before, "", 37),) for group in eu.offsets}
-    (line,), _ = await roll_back(journal.FailoverRun("1", "us", "eu", groups=groups, denied=("a",)))
-    assert "group busy" in line and "has members" in line
-    assert eu.offsets == {"busy": {("orders", 0): 37}, "idle": {("orders", 0): -1 if before is None else before}}
-    assert topics == {"a"}
+WENT_ON = "group billing was not changed in any partition: it has committed 500 in orders-0, and it was moved to 10"
 
 
-@pytest.mark.parametrize("before", [None, 5])
-async def test_a_group_that_went_on_in_one_partition_is_left_in_all(eu: Eu, before: int | None) -> None:
-    """Else its quiet partitions begin at auto.offset.reset (D1)."""
-    eu.offsets = {"billing": {("orders", 0): 500, ("orders", 1): 20}}
-    rows = tuple(GroupBefore("billing", "orders", index, before, "", after) for index, after in ((0, 10), (1, 20)))
-    (line,), _ = await roll_back(journal.FailoverRun("1", "us", "eu", groups={"billing": rows}))
-    went_on = "it has committed 500 in orders-0, and it was moved to 10"
-    assert line == f"group billing was not changed in any partition: {went_on}"
-    assert eu.offsets == {"billing": {("orders", 0): 500, ("orders", 1): 20}}
-
-
-async def test_a_group_gets_back_what_it_had_and_in_other_partitions_nothing(eu: Eu) -> None:
-    """In one transaction: a consumer that commits meanwhile wins (see :class:`connectors.failover.execute.Change`)."""
-    eu.offsets = {"billing": {("orders", 0): 10, ("orders", 1): 20}}
-    rows = (GroupBefore("billing", "orders", 0, None, "", 10), GroupBefore("billing", "orders", 1, 7, "", 20))
-    left, _ = await roll_back(journal.FailoverRun("1", "us", "eu", groups={"billing": rows}))
-    assert (left, eu.offsets, eu.done) == ([], {"billing": {("orders", 0): -1, ("orders", 1): 7}}, ["move"])
+@pytest.mark.parametrize(
+    ("changed", "is_used", "has", "left", "after"),
+    [
+        ([(None, 37)], False, [37], "", [-1]),
+        ([(5, 37)], False, [37], "", [5]),
+        ([(None, 10), (7, 20)], False, [10, 20], "", [-1, 7]),
+        ([(5, 37)], True, [37], "has members", [37]),
+        ([(None, 10), (None, 20)], False, [500, 20], WENT_ON, [500, 20]),
+        ([(5, 10), (5, 20)], False, [500, 20], WENT_ON, [500, 20]),
+    ],
+)
+async def test_an_undo_takes_a_group_back_in_all_partitions_or_in_none(
+    eu: Eu, topics: set[str], changed: list[Any], is_used: bool, has: list[int], left: str, after: list[int]
+) -> None:
+    """``changed``: before and after its move. Else the quiet ones begin at auto.offset.reset (D1). In one transaction:
+    a consumer that commits meanwhile wins (see :class:`connectors.failover.execute.Change`)."""
+    eu.offsets = {"billing": in_orders(*has), "idle": in_orders(37)}
+    eu.members = {"billing"} if is_used else set()
+    of_billing = tuple(GroupBefore("billing", "orders", at, was, "", now) for at, (was, now) in enumerate(changed))
+    groups = {"billing": of_billing, "idle": (GroupBefore("idle", "orders", 0, 5, "", 37),)}
+    lines, _ = await roll_back(journal.FailoverRun("1", "us", "eu", groups=groups, denied=("a",)))
+    assert [left in line for line in lines] == [True] * bool(left)
+    assert eu.offsets == {"billing": in_orders(*after), "idle": in_orders(5)}
+    assert (len(eu.done), topics) == (2 - bool(left), {"a"})
 
 
 async def test_a_group_that_comes_to_life_while_taken_back_is_left(eu: Eu, monkeypatch: pytest.MonkeyPatch) -> None:
-    eu.offsets = {"billing": {("orders", 0): 10}}
+    eu.offsets = {"billing": in_orders(10)}
     looked = failback_and_undo.look
 
     async def look(*of: Any) -> Any:
@@ -477,7 +451,7 @@ async def test_a_group_that_comes_to_life_while_taken_back_is_left(eu: Eu, monke
     rows = (GroupBefore("billing", "orders", 0, None, "", 10),)
     (line,), _ = await roll_back(journal.FailoverRun("1", "us", "eu", groups={"billing": rows}))
     assert line.startswith("group billing: orders-0 has committed offset 11 on the target since the plan was made")
-    assert eu.offsets == {"billing": {("orders", 0): 11}}
+    assert eu.offsets == {"billing": in_orders(11)}
 
 
 @pytest.mark.parametrize(
@@ -511,151 +485,6 @@ async def test_a_rule_that_an_operator_has_made_is_known(monkeypatch: pytest.Mon
     put(monkeypatch, authorization, describe_acls=drain.rules(["a"]))
     cluster: Any = None
     assert await drain.denied_already(cluster, {"a", "b"}) == {"a"}
-
-
-def record_of(name: str, **more: Any) -> clusters_and_lease.LeaseRecord:
-    return clusters_and_lease.LeaseRecord(f"{name}@there", name, 1, "failover", 1, 5, run=name, **more)
-
-
-async def test_a_lease_counts_as_long_as_it_is_renewed_whatever_the_clocks_say() -> None:
-    mine, theirs = record_of("ann"), record_of("bob")
-    renewed = iter((theirs, theirs, replace(theirs, until_ms=6)))
-    silent = iter([theirs] * 1000)
-
-    def each(records: Iterator[clusters_and_lease.LeaseRecord]) -> Any:
-        return AsyncMock(side_effect=lambda: next(records))
-
-    with pytest.raises(clusters_and_lease.FailoverInProgress, match="bob@there"):
-        await clusters_and_lease.await_free(each(renewed), mine, watch_s=60, look_s=0.001)
-    await clusters_and_lease.await_free(each(silent), mine, watch_s=0.05, look_s=0.001)
-    assert not replace(theirs, until_ms=10**9).is_held(0), "by another clock than ours"
-
-
-async def test_a_failover_the_other_way_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of its lease on the source; a source that is gone is not asked."""
-    now_ms = time.time_ns() // 1_000_000
-    theirs = replace(record_of("bob"), until_ms=now_ms + 10_000)
-    renewed = iter(range(1, 100))
-    asked: list[Any] = []
-
-    async def look(cluster: str, map_topic: str, flow: str) -> clusters_and_lease.LeaseRecord | None:
-        asked.append((cluster, map_topic, flow))
-        return replace(theirs, until_ms=theirs.until_ms + next(renewed)) if cluster == "us" else None
-
-    monkeypatch.setattr(clusters_and_lease, "look", look)
-    monkeypatch.setattr(clusters_and_lease.await_free, "__kwdefaults__", {"watch_s": 60.0, "look_s": 0.001})
-    site = place(map_topic="map back")
-    with pytest.raises(clusters_and_lease.FailoverInProgress, match="bob@there"):
-        await clusters_and_lease.await_no_failback(site, record_of("ann"))
-    assert set(asked) == {("us", "map back", "eu->us")}
-    (line,) = await collect_snapshot._operators(site, has_source=True)
-    assert "bob@there is working on this failover" in line
-    assert await collect_snapshot._operators(site, has_source=False) == []
-
-
-async def test_a_run_finds_another_in_its_way_and_not_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Itself by its last look, which the JSON is of: a success used to say no-go."""
-    there, site = Coordinator(), place(map_topic="map back")
-    monkeypatch.setattr(clusters_and_lease, "TransactionalWriter", there.writer)
-    monkeypatch.setattr(clusters_and_lease, "look", there.look)
-    made = SimpleNamespace(make_topic=answers())
-    monkeypatch.setattr("connectors.internal_topics.record_settings", lambda _: made)
-    site.target_admin = None
-    async with clusters_and_lease.hold(site, "failback"):
-        assert await collect_snapshot._operators(site, has_source=True) == []
-        other = place(map_topic="map back")
-        (line, _) = await collect_snapshot._operators(other, has_source=True)
-        assert "is working on this failover" in line and "failback" in line
-    assert await collect_snapshot._operators(other, has_source=True) == [], "it is given back"
-
-
-@pytest.mark.parametrize("is_gone", [False, True])
-async def test_a_failover_looks_for_a_failback_under_its_lease(monkeypatch: pytest.MonkeyPatch, is_gone: bool) -> None:
-    done: list[str] = []
-
-    @contextlib.asynccontextmanager
-    async def hold(*_: Any) -> AsyncIterator[Any]:
-        done.append("hold")
-        yield SimpleNamespace(record=None)
-
-    monkeypatch.setattr(execute, "hold", hold)
-    monkeypatch.setattr(execute, "await_no_failback", AsyncMock(side_effect=lambda *_: done.append("look")))
-    monkeypatch.setattr(execute.Failover, "run_under", AsyncMock(side_effect=lambda *_: done.append("run")))
-    failover_options = FailoverOptions(lambda _: True, is_gone=is_gone)
-    await execute.Failover(place(), failover_options, print).run("failover", Plan(Snapshot("us", "eu")))
-    assert done == (["hold", "run"] if is_gone else ["hold", "look", "run"])
-
-
-class Coordinator:
-    """Transactional ids: who opened one last writes, and all others are shut out."""
-
-    def __init__(self) -> None:
-        self.log: list[bytes] = []
-        self.owners: dict[str, Any] = {}
-
-    def writer(self, _: Any, name: str, **__: Any) -> Any:
-        async def opened() -> None:
-            self.owners[name] = one
-
-        async def write(records: list[Any], *_: Any) -> None:
-            if self.owners.get(name) is not one:
-                raise Superseded("another one has it")
-            self.log += [each.value for each in records]
-
-        one = SimpleNamespace(open=opened, write=write)
-        return one
-
-    async def look(self, *_: Any) -> clusters_and_lease.LeaseRecord | None:
-        return clusters_and_lease.decode(self.log[-1]) if self.log else None
-
-
-def leases(monkeypatch: pytest.MonkeyPatch) -> tuple[Coordinator, clusters_and_lease.Lease, clusters_and_lease.Lease]:
-    """Of two operators, of whom neither finds the other at work."""
-    there, eu = Coordinator(), cast(Any, None)
-    monkeypatch.setattr(clusters_and_lease, "TransactionalWriter", there.writer)
-    put(monkeypatch, clusters_and_lease, await_free=None)
-    first, second = (clusters_and_lease.Lease(eu, "map", "us->eu", record_of(name)) for name in ("ann", "bob"))
-    return there, first, second
-
-
-async def test_of_two_who_begin_at_the_same_time_the_later_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    there, first, second = leases(monkeypatch)
-    await first.claim()
-    await second.claim()
-    with pytest.raises(clusters_and_lease.FailoverInProgress, match="taken over the failover us->eu"):
-        await first.store(step="drain")
-    for lane in first.lanes:
-        with pytest.raises(Superseded):
-            await lane.write([])
-    await second.store(step="drain")
-    record = clusters_and_lease.decode(there.log[-1])
-    assert (record.owner, record.step) == ("bob@there", "drain")
-
-
-async def test_who_is_overtaken_while_it_claims_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its writers of groups may be the ones that count by then: it must not come through."""
-    _, first, second = leases(monkeypatch)
-    (lane, *_), opened = first.lanes, first.lanes[0].open
-
-    async def overtaken() -> None:
-        await second.claim()
-        await opened()
-
-    lane.open = overtaken  # type: ignore[method-assign]
-    with pytest.raises(clusters_and_lease.FailoverInProgress):
-        await first.claim()
-
-
-async def test_who_stood_still_learns_of_a_lost_lease_before_a_renewal_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, first, second = leases(monkeypatch)
-    await first.claim()
-    await first.check()
-    await second.claim()
-    with pytest.raises(clusters_and_lease.FailoverInProgress, match="taken over the failover us->eu"):
-        await first.check()
-    first.lost = RetriableError("lost")
-    with pytest.raises(RetriableError, match="lost"):
-        first.check_not_lost()
 
 
 def test_partitions_that_the_failover_itself_has_stopped_are_not_in_the_way() -> None:

@@ -273,6 +273,9 @@ def test_a_group_that_an_interrupted_run_has_moved_does_not_go_back_to_an_older_
         assert with_moved(groups, moved, FailoverOptions()).moves == (late,), "another operator has moved it"
     rewinds = FailoverOptions(rewinds=frozenset({"readers"}))
     assert with_moved(groups, {("readers", MOVE.target): 37}, rewinds).moves == (late,), "that is wanted"
+    for is_gone, at_ms, outcome in ((True, None, "IN_PLACE"), (False, None, "BLOCKED"), (True, 5, "READY")):
+        looked = snapshot(groups=groups, moved={("readers", MOVE.target): 37}, is_gone=is_gone)
+        assert outcomes(plan(looked, FailoverOptions(at_ms=at_ms))) == {"readers": GroupOutcome[outcome]}
     ahead = replace(late, before=30, after=37)
     ahead_alone = Groups(("readers",), (ahead,))
     assert with_moved(ahead_alone, {("readers", MOVE.target): 30}, FailoverOptions()).moves == (ahead,)

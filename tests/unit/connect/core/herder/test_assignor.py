@@ -136,16 +136,18 @@ def test_a_second_worker_takes_a_round_to_revoke_and_one_to_assign() -> None:
 # -- leaving -----------------------------------------------------------------------------------------------------------
 
 
-def three_workers(lease_ms: int | None = None, *, is_set: bool = True, delay_ms: int = DELAY_MS) -> Group:
-    group = Group(IncrementalAssignor(delay_ms, is_set), work=configured("abc", 4))
+def three_workers(lease_ms: int | None = None, *, is_set: bool = True, wanted: Allocation | None = None) -> Group:
+    group = Group(IncrementalAssignor(DELAY_MS, is_set), work=wanted or configured("abc", 4))
     group.join("m1", "m2", "m3", lease_ms=lease_ms)
     group.settle()
     group.assert_complete()
     return group
 
 
-def test_lost_work_waits_for_its_worker_and_goes_to_the_others_after_the_delay() -> None:
-    group = three_workers()
+@pytest.mark.parametrize("wanted", [configured("abc", 4), configured("a", 8)])
+def test_lost_work_waits_for_its_worker_and_goes_to_the_others_after_the_delay(wanted: Allocation) -> None:
+    """Also to those that have tasks alone."""
+    group = three_workers(wanted=wanted)
     lost = group.members.pop("m3").held
     outcome = group.round()
     assert outcome.delay_ms == DELAY_MS
@@ -175,6 +177,23 @@ def test_a_worker_that_returns_in_time_gets_its_work_back() -> None:
     assert not has_revoked(outcome)
 
 
+def test_lost_work_goes_to_who_joined_without_any_while_it_waited() -> None:
+    group = three_workers()
+    del group.members["m2"], group.members["m3"]
+    group.join("m4")
+    group.round()
+    group.now_ms += DELAY_MS
+    outcome = group.round()
+    assert (outcome.members["m1"].assigned, len(outcome.members["m4"].assigned.tasks)) == (NOTHING, 6)
+    group.join("m5")
+    group.settle()
+    del group.members["m5"]
+    group.round()
+    group.now_ms += DELAY_MS
+    group.round()
+    group.assert_complete()  # m4 is one of those who had some
+
+
 def test_where_a_revocation_was_not_heard_of_lost_work_is_new() -> None:
     """The leader believes nothing but what members say they hold."""
     group = three_workers()
@@ -195,8 +214,11 @@ def test_work_under_a_lease_moves_at_once_where_the_file_sets_no_delay() -> None
     group.assert_complete()
 
 
-def test_work_under_a_lease_waits_where_the_file_sets_a_delay() -> None:
-    group = three_workers(LEASE_MS, is_set=True)
+@pytest.mark.parametrize(("lease_ms", "is_set"), [(LEASE_MS, True), (None, False)])
+def test_other_work_waits_and_that_under_a_lease_where_the_file_sets_a_delay(
+    lease_ms: int | None, is_set: bool
+) -> None:
+    group = three_workers(lease_ms, is_set=is_set)
     group.members.pop("m3")
     assert group.round().delay_ms == DELAY_MS
 
@@ -239,6 +261,14 @@ def test_a_java_worker_without_work_is_not_waited_for() -> None:
 # -- what runs twice, or never ends ------------------------------------------------------------------------------------
 
 
+def test_what_two_members_hold_is_taken_from_both() -> None:
+    group = Group(work=configured("ab", 1))
+    group.members = dict.fromkeys(("m1", "m2"), MemberState(configured("a", 1)))
+    assert [reported.revoked for reported in group.round().members.values()] == [configured("a", 1)] * 2
+    group.settle()
+    group.assert_complete()
+
+
 @pytest.mark.parametrize(
     ("delay_ms", "delays"),
     [(DELAY_MS, [0, 40, 0, 1_600, 0, 64_000]), (1_000, [0, 40, 0, 1_000, 0, 1_000]), (0, [0, 0, 0, 0, 0, 0])],
@@ -259,6 +289,7 @@ def test_revoking_in_one_round_after_the_other_waits_longer_and_longer(delay_ms:
     for wait_ms, number in zip(delays[:2], (8, 9), strict=True):
         group.join(f"m{number}")
         assert group.round().delay_ms == wait_ms, "it begins again"
+    assert group.round().delay_ms == delays[1], "not one round less"
 
 
 # -- the eager protocol ------------------------------------------------------------------------------------------------
@@ -288,7 +319,10 @@ def test_what_ours_cannot_run_moves_to_a_java_member_and_the_rest_makes_up_for_i
     group.settle()
     assert group.members["java"].held == configured("ab", 1)
     assert group.members["ours"].held == configured("cd", 1)
-    del group.members["java"]
+    group.join("others", lease_ms=LEASE_MS)
+    group.settle()
+    assert group.sizes() == [(2, 2), (1, 1), (1, 1)]
+    del group.members["java"], group.members["others"]
     group.settle()
     assert group.sizes() == [(4, 4)]
 

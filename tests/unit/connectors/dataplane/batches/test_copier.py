@@ -243,6 +243,8 @@ def test_a_faulted_partition_gives_back_what_no_copy_of_can_arrive():
     machine.take(fetched(*(source_batch(range(first, first + 3), leader_epoch=first) for first in range(0, 15, 3))))
     doubtful, refused = machine.next_batch(), machine.next_batch()
     machine.failed(doubtful, 20)
+    machine.give_back(4)
+    assert machine.fetch_offset == 12, "it keeps four"
     machine.give_back(0)
     assert machine.fetch_offset == 6, "the second batch has no answer yet"
     machine.failed(refused, 19)

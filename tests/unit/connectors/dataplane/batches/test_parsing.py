@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 
 import pytest
 from hypothesis import given
@@ -89,6 +90,8 @@ def test_a_start_inside_an_old_set_copies_exactly_what_follows(magic, position):
     for part in opened(fetched(*sets[position // 5 :]), position, None):
         source_scan.take(part.records, part.following, part.leader_epoch)
     assert (source_scan.remaining, source_scan.position) == (0, 10)
+    copied = [one.offset for part in opened(fetched(*sets), position, None) for one in part.records]
+    assert copied == [*range(position, 10)]
 
 
 def test_magic_changes_within_a_log():
@@ -113,6 +116,32 @@ def test_old_records_are_split_where_the_target_takes_less():
     target = copy(machine, *plain(1, range(100)))
     assert held(target) == expected(range(100), 1)
     assert max(map(len, target.batches)) <= 300
+
+
+def test_a_batch_of_today_ends_a_run_of_old_records_whatever_its_bytes_are():
+    """Where an old message has its codec and checksum, this one has bytes that would be right for one."""
+    batches = (bytearray(source_batch([1], salt=str(at))) for at in range(99))
+    batch = next(one for one in batches if not one[17] & wire.CODEC_MASK)
+    struct.pack_into(">I", batch, 12, zlib.crc32(batch[16:]))
+    assert [one.header is None for one in cut(fetched(*plain(1, [0]), bytes(batch)), 0, None, 2**30)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "attributes", "small_bytes", "runs"),
+    [
+        ([0, 1], 0, 0, [2]),
+        ([0, 1], 0, -1, [None, None]),
+        ([0, 1], wire.TRANSACTIONAL, 0, [None, None]),
+        ([0, 2], 0, 0, [None, 1]),
+    ],
+)
+def test_small_batches_that_go_as_they_are_come_together(offsets, attributes, small_bytes, runs):
+    """``small_bytes``: the limit, less the size of each."""
+    following = range(offsets[-1] + 1, offsets[-1] + 3)
+    log = [source_batch(one, attributes=attributes) for one in (offsets, following)]
+    limits = len(log[0]) + small_bytes, 2**20
+    found = cut(fetched(*log), 0, None, 2**30, run_limits=lambda _: limits)
+    assert [run and run.batches for *_, run in found] == runs
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -185,3 +214,10 @@ def test_transactions_that_reach_over_several_answers():
     copy_all(machine, target)
     assert [one.value for one in target.records()] == [b"value 2", b"value 3", b"value 10", b"value 11"]
     assert machine.next_source_offset == 13
+
+
+def test_only_an_abort_marker_ends_what_is_aborted():
+    flag = wire.TRANSACTIONAL
+    aborted = [source_batch([at], producer=(1, 0, at), attributes=flag) for at in (0, 2)]
+    log = [aborted[0], control_batch(1, 1, commit=True), aborted[1], control_batch(3, 1, commit=False)]
+    assert [part.records for part in opened(fetched(*log), 0, [(1, 0)])] == [[]] * 4

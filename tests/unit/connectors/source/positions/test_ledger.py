@@ -146,14 +146,13 @@ class Clock:
         return [(TopicPartition(of.source_topic, of.source_partition), scope) for of, scope in stored]
 
 
-@pytest.mark.parametrize(("is_countable", "progress"), [(True, 5), (False, 59)])
-def test_how_often_a_busy_partition_stores_position_and_offset(is_countable: bool, progress: int) -> None:
+@pytest.mark.parametrize(("is_countable", "progress"), [(True, range(10, 60, 10)), (False, range(1, 60))])
+def test_how_often_a_busy_partition_stores_position_and_offset(is_countable: bool, progress: range) -> None:
     clock = Clock(is_countable=is_countable)
     for _ in range(3):
-        stored = [one for _ in range(60) for one in clock.tick(100)]
-        assert stored.count((SOURCE, CommitScope.PROGRESS)) == progress
-        assert stored.count((SOURCE, CommitScope.OFFSETS)) == 1
-        assert len(stored) == progress + 1
+        stored = [(second, *one) for second in range(1, 61) for one in clock.tick(100)]
+        progressed = [(second, SOURCE, CommitScope.PROGRESS) for second in progress]
+        assert stored == [*progressed, (60, SOURCE, CommitScope.OFFSETS)]
 
 
 def test_a_position_that_a_successor_cannot_count_is_stored_once_a_second_however_often_it_is_looked() -> None:
@@ -175,8 +174,10 @@ def test_an_earlier_version_that_continues_after_a_kill_lacks_an_hour_of_the_map
 
 
 def test_a_position_is_stored_once_so_much_is_copied() -> None:
-    clock = Clock()
-    assert [clock.tick(30 * 1024 * 1024) for _ in range(4)] == [[], [], [(SOURCE, CommitScope.PROGRESS)], []]
+    clock, half, stored = Clock(), 32 * 1024 * 1024, [(SOURCE, CommitScope.PROGRESS)]
+    assert [clock.tick(half) for _ in range(4)] == [[], stored] * 2
+    clock.ledger.apply(report(source=OTHER, next_source_offset=1, bytes=0))
+    assert [clock.tick(half) for _ in range(2)] == [[], stored], "however many others wait"
 
 
 def test_a_store_that_works_holds_up_no_copying_however_many_partitions_share_it() -> None:

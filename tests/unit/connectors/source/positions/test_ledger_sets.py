@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,7 +26,7 @@ class Schedule:
 
     def __init__(self, seed: int) -> None:
         self.random, self.now_s = random.Random(seed), 0.0
-        self.ledger, self.meters, self.producer_id = Ledger(()), Meters(), 0
+        self.ledger, self.meters, self.producer_id, self.reports = Ledger(()), Meters(), 0, 0
         self.wanted = ALL[:4]
         self.ledger.want(self.wanted)
         self.ledger.enter(_pair(one) for one in self.wanted)
@@ -55,17 +56,20 @@ class Schedule:
         if (entry := self._any()) is None or entry.position is None or not entry.is_copied:
             return
         at, count = entry.position, self.random.choice((0, 0, 3))
-        values: dict[str, Any] = {"runs": [(at.next_source_offset, at.target_end, count)]} if count else {}
+        values: dict[str, Any] = {"batches": {"as it is": 2, "old magic": 1}, "timestamp_ms": self.random.randrange(9)}
+        if count:
+            values["runs"] = [(at.next_source_offset, at.target_end, count)]
         if not self.random.randrange(8):
             values |= {"state": self.random.choice((STOPPED, QUARANTINED)), "reason": "a reason"}
         end = at.next_source_offset + count
         progress = PartitionProgress(
             entry.pair.source, end, at.source_leader_epoch, at.target_end + count, at.next_sequence + count,
-            high_watermark=end + self.random.choice((0, 0, 2)), log_start_offset=0, timestamp_ms=5, records=count,
-            bytes=count * 10, batches={}, **values,
+            high_watermark=end + self.random.choice((0, 0, 2)), log_start_offset=0, records=count, bytes=count * 10,
+            **values,
         )  # fmt: skip
         was = entry.position
         self.meters.apply(progress, 10)
+        self.reports += 1
         self.ledger.apply(progress)
         assert entry.is_dirty or entry.position == was
 
@@ -108,6 +112,7 @@ class Schedule:
         if self.random.randrange(2):
             joining = Ledger(_pair(one) for one in self.ledger.missing)
             self.ledger.take_in(joining)
+            assert not self.ledger.missing
 
     async def end(self) -> None:
         if not self.random.randrange(6):
@@ -129,6 +134,7 @@ class Schedule:
         assert made._unstored_bytes == sum(of.unstored_bytes for of in entries.values())
         views, tally = Tally.of([of.view(10) for of in entries.values()]), made.tally(self.meters, 10)
         assert (tally.topics, tally.partitions) == (views.topics, views.partitions)
+        assert tally.batches == Counter(shallow=2 * self.reports, rebuilt=self.reports)
         assert (tally.lag_records, tally.lag_ms) == (views.lag_records, views.lag_ms)
         assert {one.source for one in tally.not_copied} == {one.source for one in views.not_copied}
         after = self._facts()

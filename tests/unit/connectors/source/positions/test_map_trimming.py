@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID
 
@@ -11,11 +12,13 @@ import pytest
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster, ClusterMetadata, PartitionMetadata, TopicMetadata
+from connect.kafka.concurrency import Scope
 from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
 from connectors.source.positions import ledger as trimming
 from connectors.source.positions.ledger import Ledger, note_log_starts, trim_forever
 from connectors.source.positions.partition_pairs import Entry, PartitionPair
+from tests.kit.virtual_time import in_virtual_time
 
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
 PAIR = PartitionPair(SOURCE, UUID(int=1), TARGET, UUID(int=2))
@@ -89,24 +92,28 @@ def test_it_goes_along_with_commits_until_the_partition_begins_anew() -> None:
     assert [commit.target_log_start for commit in ledger.take_commits()] == [None]
 
 
-async def test_it_asks_again_where_it_could_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger, tried = Ledger([PAIR]), 0
+@in_virtual_time
+async def test_it_asks_again_where_it_could_not_and_then_of_what_has_moved_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = replace(PAIR, source=TopicPartition("orders", 1))  # it is not copied
+    ledger, clock = Ledger([PAIR, other]), asyncio.get_running_loop().time
     ledger.begin(SOURCE, position(50))
-    done = asyncio.Event()
+    asked_s: list[float] = []
 
     async def note(target: object, entries: list[Entry]) -> bool:
-        nonlocal tried
-        tried += 1
-        if tried < 3:
+        assert [entry.pair for entry in entries] == [PAIR]
+        asked_s.append(clock())
+        if len(asked_s) < 3:
             raise RetriableError("no leader now")
-        done.set()
         return True
 
     monkeypatch.setattr(trimming, "note_log_starts", note)
-    monkeypatch.setattr(trimming, "_SOON_S", 0.001)
-    task = asyncio.create_task(trim_forever(cast("Cluster", None), ledger, "us->eu task 0"))
-    await asyncio.wait_for(done.wait(), 60)
-    await asyncio.sleep(0)
-    assert (tried, task.done()) == (3, False)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with Scope("test") as scope:
+        trimmed = scope.spawn(trim_forever(cast("Cluster", None), ledger, "us->eu task 0"), "trim")
+        await asyncio.sleep(499)
+        assert asked_s == [0, 2, 4]
+        ledger.begin(SOURCE, position(60))
+        await asyncio.sleep(500)
+        assert asked_s == [0, 2, 4, 500]
+        trimmed.cancel()
