@@ -123,6 +123,7 @@ class Schedule:
 
 
 _MOST: Final = (1 << 31) - 1
+_MOST_OFFSET: Final = (1 << 63) - 1
 
 
 def check_offsets(
@@ -159,7 +160,7 @@ def _check_offset(partition: Mapping[str, Any], offset: Mapping[str, Any], *, on
         raise PermanentError(f"{where} is missing the 'offset' key, which is required")
     value = offset["offset"]
     wrong = f"{where} has an invalid value {_shown(value)} for the 'offset' key"
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not isinstance(value, int) or isinstance(value, bool) or value > _MOST_OFFSET:
         raise PermanentError(f"{wrong}, which must be an integer")
     if only_zero and value:
         raise PermanentError(f"{wrong}; the only accepted value is 0")

@@ -392,9 +392,13 @@ def known_policies() -> list[str]:
 
 def make_policy(props: Mapping[str, str]) -> ReplicationPolicy:
     """Make the policy that a connector's or client's properties name. Raises ConfigError if
-    ``replication.policy.class`` is unknown, or its settings are invalid."""
+    ``replication.policy.class`` is unknown, its settings are invalid, or no topic can have a separator or alias."""
     name = props.get(_KEY, DEFAULT_POLICY_CLASS).strip()
     if props.get(_SEPARATOR) == "" and POLICIES.get(name) is not _identity:
         raise ConfigError(f"{_SEPARATOR} must not be empty with a policy that writes it into names", _SEPARATOR)
+    for key in (_SEPARATOR, "source.cluster.alias", "target.cluster.alias"):
+        value = props.get(key, "")
+        if not IN_NAMES.issuperset(value):
+            raise ConfigError(f"{key} '{value}' is part of topic names. Use letters, digits, '.', '_' and '-'", key)
     policy: ReplicationPolicy = make(_KEY, name, POLICIES, REPLICATION_POLICIES, props)
     return policy

@@ -157,6 +157,7 @@ async def put_config(call: Calling, connector: Name) -> Response:
 async def patch_config(call: Calling, connector: Name) -> Response:
     """Change individual keys of a config (KIP-477); null removes a key."""
     patch = await call.json(bodies.CONFIG)
+    _named(connector, patch)  # MirrorSource stores its positions under this name
     call.note_config(connector, patch, patches=True)
     operation = call.herder.patch_connector(connector, patch)
     return await call.here_or_elsewhere(operation, lambda put: json_response(put.info))

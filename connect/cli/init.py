@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -238,7 +239,9 @@ def _answered(asks: bool, question: str, parse: Callable[[str], T], default: T |
         return default
     while True:
         try:
-            return parse(str(typer.prompt(question, default=None if default is None else str(default))))
+            with _at_prompt():
+                answer = typer.prompt(question, default=None if default is None else str(default))
+            return parse(str(answer))
         except ConfigError as error:
             print(f"{error.message}", file=sys.stderr)
 
@@ -246,7 +249,18 @@ def _answered(asks: bool, question: str, parse: Callable[[str], T], default: T |
 def _yes(given: bool | None, asks: bool, question: str) -> bool:
     if given is not None or not asks:
         return bool(given)
-    return typer.confirm(question, default=False)
+    with _at_prompt():
+        return typer.confirm(question, default=False)
+
+
+@contextmanager
+def _at_prompt() -> Iterator[None]:
+    """End the command at Ctrl-C and at the end of the input with the exit code of every other command."""
+    try:
+        yield
+    except typer.Abort:
+        print(file=sys.stderr)
+        raise KeyboardInterrupt from None
 
 
 def _written(texts: dict[str, str], directory: Path, *, force: bool) -> list[Path]:

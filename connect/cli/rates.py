@@ -64,7 +64,7 @@ def verdict_of(one: FlowProgress) -> FlowVerdict:
     source, lag, tally = one.contact.source, LagFacts(), one.tally
     if one.state == NO_TOPICS and one.contact.knows_lag:
         lag = LagFacts(records=0, ms=0)
-    elif tally.partitions and one.contact.knows_lag:
+    elif tally.partitions and one.contact.knows_lag and one.state != FlowWord.STARTING:  # no slice has reported yet
         lag = LagFacts(partitions=tally.partitions, records=tally.lag_records, ms=tally.lag_ms, known_ms=one.at_ms)
     rest = "/".join(("URL", *one.flow))
     facts = FlowFacts(
@@ -73,7 +73,7 @@ def verdict_of(one: FlowProgress) -> FlowVerdict:
         connector_state=one.state if one.state in (State.STOPPED, State.PAUSED) else "",
         has_worker=False if one.state == ENDED else None,
         contact=one.contact,
-        lag=replace(lag, known_ms=source.answered_ms) if lag.records < 0 else lag,
+        lag=lag if one.contact.knows_lag else replace(lag, known_ms=source.answered_ms),
         skipped=tally.skipped,
         rest=rest,
     )

@@ -219,7 +219,8 @@ class KafkaCluster:
         """Start the node's process; return the length of its log before that, in bytes."""
         log = self.log_file(index)
         offset = log.stat().st_size if log.exists() else 0
-        command = [*self._java, "kafka.Kafka", str(self._properties_file(index))]
+        # A killed JVM leaves the libraries of its codecs, which it unpacks there.
+        command = [*self._java, f"-Djava.io.tmpdir={self.folder}", "kafka.Kafka", str(self._properties_file(index))]
         pid = self._keeper.spawn(node_label(index), command, os.environ, log)
         node = KafkaNode(index + 1, self.ports[index].clients, pid, log, self._data(index))
         self.nodes[index : index + 1] = [node]

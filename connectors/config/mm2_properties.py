@@ -160,6 +160,9 @@ class Flow:
 
     def _places(self, key: str) -> list[str]:
         """Return where the file may hold a key of the connector or its worker, in order of precedence."""
+        for side, alias in (("source", self.source), ("target", self.target)):
+            if key.startswith(prefix := f"{side}.cluster."):
+                return [f"{self}.{key}", f"{alias}.{key.removeprefix(prefix)}", key.removeprefix(prefix)]
         if key.startswith("consumer.") and key not in _CONNECTOR_KEYS:
             return [f"{self}.source.{key}", f"{self.source}.{key}", f"{self}.{key}"]
         if key.startswith("producer."):

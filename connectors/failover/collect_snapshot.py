@@ -28,6 +28,7 @@ from connectors.failover.plan import FailoverOptions
 from connectors.failover.reverse_flow import find_diverged, reverse_flow_check
 from connectors.failover.snapshot import GroupFinding, GroupRule, Groups, How, Snapshot
 from connectors.flow_progress import FlowLag
+from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
 from connectors.heartbeat import read_heartbeats
 from connectors.internal_topics import read_all_positions, read_states, record_settings
@@ -363,17 +364,18 @@ async def _with_clocks(site: Site, groups: Groups) -> tuple[Groups, list[str]]:
     return replace(groups, findings=(*groups.findings, *findings)), [note] if unreported else []
 
 
-def why_several(name: str, flow: str, stored: Collection[tuple[str, TopicPartition]]) -> list[str]:
-    """Report connectors that copy the same partitions as ``name``, because only one target offset of a group moves."""
-    ours = {one for connector, one in stored if connector == name}
+def why_several(name: str, flow: str, stored: Mapping[tuple[str, TopicPartition], Position]) -> list[str]:
+    """Report connectors that copy the same partitions as ``name`` into other topics, because only one target offset of
+    a group moves. One that copied into the same topics is a predecessor under another name."""
+    ours = {one: position.target_topic for (connector, one), position in stored.items() if connector == name}
     shared: dict[str, list[TopicPartition]] = {}
-    for connector, one in sorted(stored):
-        if connector != name and one in ours:
+    for (connector, one), position in sorted(stored.items()):
+        if connector != name and ours.get(one, position.target_topic) != position.target_topic:
             shared.setdefault(connector, []).append(one)
     return [
         f"connector {other} also copies {partitions[0]}, into another topic, and this command moves readers for {name} "
         f"of {flow} alone, so they would have no known offset there. Move them by the checkpoints of both "
-        f"(sync.group.offsets) or, if {other} no longer exists, delete its offsets"
+        "(sync.group.offsets)"
         for other, partitions in shared.items()
     ]
 

@@ -201,7 +201,7 @@ class Failover:
                 f"is back or, if it is gone and no producer writes there, with --source-gone {alias}"
             ) from error
         flow = self._site.flow
-        self._report(f"{flow.flow} stays stopped; heliograph failback --to {flow.source_alias} starts it again")
+        self._report(f"{flow.flow} stays stopped until a failback to {flow.source_alias}")
         return done
 
     async def run_under(self, lease: Lease, looked: Plan, journal: Journal | None = None) -> FailoverResult:

@@ -70,6 +70,8 @@ class Failback:
                 f"this run allows them again and restarts {site.flow.flow}"
             )
             looked = replace(looked, stopped=stopped, notes=(*looked.notes, note))
+        if why := self._why_not_mirrored():
+            looked = replace(looked, notes=(*looked.notes, why))
         if not await self._keeps_names():
             return looked
         due, objections = await self._reverse_flow()
@@ -79,6 +81,14 @@ class Failback:
         return replace(
             looked, obstacles=(*looked.obstacles, *objections), notes=(*looked.notes, note) if due else looked.notes
         )
+
+    def _why_not_mirrored(self) -> str:
+        """Why the file alone copies nothing; empty if it does, or if a worker was found."""
+        flow = self._site.flow
+        if flow.enabled or self._control is not None:
+            return ""
+        enabled = f"{flow.flow}.enabled = true"
+        return f"the file does not mirror {flow.flow}, so nothing comes back from {flow.source_alias}. Set {enabled}"
 
     async def _reverse_flow(self, report: drain.Report | None = None) -> reverse_flow.ReverseFlow:
         ends = await drain.copied_ends(self._there, report)
@@ -151,7 +161,8 @@ class Failback:
             await self._control.resume()
             self._report(f"{name}: asked its workers to start it")
         else:
-            self._report(f"{name} has to run now. Start its mirror if it does not run; this command waits")
+            why = self._why_not_mirrored() or "Start its mirror if it does not run"
+            self._report(f"{name} has to run now. {why}; this command waits")
 
 
 def newest(runs: Sequence[FailoverRun]) -> FailoverRun | None:

@@ -35,10 +35,10 @@ def own() -> Iterator[KafkaCluster]:
         yield cluster
 
 
-def make_topic(cluster: KafkaCluster) -> str:
+def make_topic(cluster: KafkaCluster, **configs: str) -> str:
     topic = f"embedded-{uuid.uuid4().hex}"
     with stock_admin(cluster.bootstrap) as admin:
-        admin.create_topics([NewTopic(topic, 1, 1)])
+        admin.create_topics([NewTopic(topic, 1, 1, topic_configs=configs)])
     return topic
 
 
@@ -75,6 +75,11 @@ def test_records_survive_a_kill_and_a_clean_stop(own: KafkaCluster) -> None:
         assert own.nodes[0].pid != pid
     produce(own, topic, b"after")
     assert consume(own, topic, 2) == [b"before", b"after"]
+
+
+def test_libraries_that_a_broker_unpacks_go_with_its_files(own: KafkaCluster) -> None:
+    produce(own, make_topic(own, **{"compression.type": "lz4"}), b"compressed by native code")
+    assert [file.name.partition("-")[0] for file in own.folder.glob("*.so")] == ["liblz4"]
 
 
 def test_a_frozen_broker_accepts_connections_and_answers_nothing(own: KafkaCluster) -> None:

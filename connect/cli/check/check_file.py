@@ -10,7 +10,7 @@ from rich.text import Text
 
 from connect.cli.check import findings
 from connect.cli.check.connector_config import check_connector, in_properties, of_json, of_properties, of_values
-from connect.cli.check.findings import CheckReport, FileKind, Level, SeenCluster
+from connect.cli.check.findings import CheckFinding, CheckReport, FileKind, Level, SeenCluster
 from connect.cli.check.properties_files import check_client, check_mirror, check_worker_file
 from connect.cli.check.strimzi import check_strimzi
 from connect.cli.console import exit_code
@@ -88,7 +88,10 @@ async def checked(file: Path, kind: FileKind | None, *, offline: bool, secrets: 
         return await check_connector(of_json(text, name), _report(name, kind), offline=offline)
     props = load_properties(file)
     kind = kind or findings.kind_of_properties(props, name)
-    report = _report(name, kind)
+    report = _report(name, kind).with_findings(
+        CheckFinding(Level.WARNING, f"{key} is also on line {line}, where it has no effect", key, props.line(key))
+        for key, line in props.replaced.items()
+    )
     if kind is not FileKind.CONNECTOR:
         report = report.with_findings(of_values(in_properties(props)))
     match kind:

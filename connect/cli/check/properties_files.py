@@ -6,7 +6,7 @@ Each is read as the command that takes it would; a flow's connectors are validat
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -29,6 +29,7 @@ from connect.kafka.log.offsets import LATEST
 from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
 from connect.runtime.plugins.plugin_errors import secrets_of
 from connect.runtime.plugins.plugin_registry import check_worker
+from connect.runtime.task.client_configs import producer_values
 from connectors.checkpoint.connector import objections
 from connectors.config.connector_configs import checkpoint_settings
 from connectors.config.mm2_properties import Connector, Flow, MirrorMakerConfig, mirrored
@@ -49,7 +50,9 @@ async def check_mirror(props: Properties, report: CheckReport, *, offline: bool)
     looked = Looked()
     for flow in flows:
         found = await _refusals(flow)
-        looked.findings += found
+        # What flows share is reported once, by the first.
+        before = {(one.key, one.line) for one in looked.findings if one.line is not None}
+        looked.findings += [one for one in found if (one.key, one.line) not in before]
         looked.does = []
         try:
             if not found:
@@ -125,9 +128,12 @@ async def _refusals(flow: Flow) -> list[CheckFinding]:
                 # A setting that the connectors share is reported once, by the first.
                 before = {one.key for one in reported}
                 found = [_located(flow, key, reason, level) for key, reason in refused]
+                if connector is not Connector.SOURCE:
+                    found += _of_producer(flow, worker, transformer.transform(config), level)
                 reported += [one for one in found if one.key not in before]
     except HeliographError as error:
-        reported.append(_of_error(flow, error, level))
+        # A process does not start if the settings of any of its workers are invalid.
+        reported.append(_of_error(flow, error, Level.ERROR))
     for read in (flow.settings, flow.clients) if flow.enabled else (flow.clients,):
         try:
             read()
@@ -136,6 +142,17 @@ async def _refusals(flow: Flow) -> list[CheckFinding]:
             if last.key not in {one.key for one in reported}:
                 reported.append(last)
     return reported
+
+
+def _of_producer(
+    flow: Flow, worker: WorkerConfig, connector: Mapping[str, str], level: Level
+) -> Iterator[CheckFinding]:
+    """Find an invalid setting of the producer of heartbeats and checkpoints; their tasks would fail."""
+    try:
+        producer_values(worker, connector)
+    except ConfigError as error:
+        key = f"producer.{error.key}"
+        yield _located(flow, key, error.message.replace(error.key or "", key, 1), level)
 
 
 def _connectors(flow: Flow) -> list[Connector]:
@@ -293,6 +310,8 @@ def _of_connectors_clients(config: WorkerConfig) -> Iterator[CheckFinding]:
     for kind in _KINDS:
         try:
             connection_settings(config.client_props(kind), client_id="", where=f"the {kind} of connectors")
+            if kind == "producer":
+                producer_values(config, {})
         except ConfigError as error:
             key = error.key or ""
             # All inherit the brokers, and admins all other keys too.

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
@@ -310,11 +311,15 @@ def can_ask(arguments: FailoverArguments) -> bool:
 
 
 def ask(question: str) -> str:
-    """Return what the operator types; empty at the end of the input."""
+    """Return what the operator types; empty at the end of the input. Raises KeyboardInterrupt."""
+    # The handler of asyncio would do nothing before the line is complete.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return input(question).strip()
     except EOFError:
         return ""
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def confirmed(arguments: FailoverArguments, question: str) -> bool:

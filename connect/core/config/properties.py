@@ -34,9 +34,17 @@ class Properties(Mapping[str, str]):
     """Keys and values in the file's order, with their lines. ``repr`` contains only the keys, because values may be
     passwords."""
 
-    def __init__(self, values: Mapping[str, str], lines: Mapping[str, int] | None = None, file: str | None = None):
+    def __init__(
+        self,
+        values: Mapping[str, str],
+        lines: Mapping[str, int] | None = None,
+        file: str | None = None,
+        replaced: Mapping[str, int] | None = None,
+    ) -> None:
         self._values = dict(values)
         self._lines = dict(lines or {})
+        #: By key, the line of a value that a later line replaces.
+        self.replaced = dict(replaced or {})
         #: The path that the user gave; None if the properties are not from a file.
         self.file = file
 
@@ -92,10 +100,13 @@ def parse_properties(text: bytes | str, file: str | None = None) -> Properties:
         text = text.removeprefix(codecs.BOM_UTF8).decode("latin-1")
     values: dict[str, str] = {}
     lines: dict[str, int] = {}
+    replaced: dict[str, int] = {}
     line = 1
     try:
         for element in javaproperties.parse(text):
             if isinstance(element, KeyValue):
+                if element.key in lines:
+                    replaced[element.key] = lines[element.key]
                 values[element.key] = element.value
                 lines[element.key] = line
             line += len(_LINE_END.findall(element.source))
@@ -107,7 +118,7 @@ def parse_properties(text: bytes | str, file: str | None = None) -> Properties:
             file,
             line,
         ) from None
-    return Properties(values, lines, file)
+    return Properties(values, lines, file, replaced)
 
 
 log = logging.getLogger(__name__)

@@ -64,9 +64,14 @@ class SecretMask:
 
 
 def secrets_of(transformer: ConfigTransformer, *configs: Mapping[str, str]) -> SecretMask:
-    """Return a mask of the references in raw ``configs``. Raises ConfigError if one cannot be resolved."""
-    references = {found for config in configs for value in config.values() for found in _REFERENCE.findall(value)}
-    resolved = transformer.transform({reference: reference for reference in references})
+    """Return a mask of the references in raw ``configs``. Raises ConfigError, with the key, if one cannot be
+    resolved."""
+    keys = {found: key for config in configs for key, value in config.items() for found in _REFERENCE.findall(value)}
+    try:
+        resolved = transformer.transform({reference: reference for reference in keys})
+    except ConfigError as error:
+        reference = error.key or ""
+        raise ConfigError(error.message.replace(reference, keys[reference], 1), keys[reference]) from None
     return SecretMask(text for reference, text in resolved.items() if text != reference)
 
 

@@ -77,11 +77,16 @@ def producer_settings(
 ) -> ProducerSettings:
     """Return the settings of the producer of a task, or of a connector's offsets. Errors as :func:`client_connection`.
     With a transactional id, keys that would break exactly-once have no effect, as in Java."""
-    values = PRODUCER_USED.parse({**_CONNECT_DEFAULTS, **client_props(config, connector, "producer")})
+    values = producer_values(config, connector)
     settings = ProducerSettings(client_connection(config, connector, "producer", who), values, transactional_id)
     if settings.idempotent and settings.acks != -1:
         raise ConfigError(f"producer of {who}: acks is {settings.acks}, but an idempotent producer needs all", "acks")
     return settings
+
+
+def producer_values(config: WorkerConfig, connector: Mapping[str, str]) -> Values:
+    """Return the settings of a producer, without its connection. Raises ConfigError if one is invalid."""
+    return PRODUCER_USED.parse({**_CONNECT_DEFAULTS, **client_props(config, connector, "producer")})
 
 
 def check_overrides(policy: OverridePolicy, connector: Mapping[str, str], kinds: Collection[ClientKind]) -> None:

@@ -193,8 +193,13 @@ def test_names_that_are_kept_need_no_separator(name: str) -> None:
 
 @pytest.mark.parametrize(
     "props",
-    [{"replication.policy.class": "my.Policy"}, {"replication.policy.separator": ""}],
-    ids=["class", "separator"],
+    [
+        {"replication.policy.class": "my.Policy"},
+        {"replication.policy.separator": ""},
+        {"replication.policy.separator": "/"},
+        {"source.cluster.alias": "us east", "target.cluster.alias": "eu"},
+        {"target.cluster.alias": "eü"},
+    ],
 )
 def test_what_cannot_be_a_policy(props: dict[str, str]) -> None:
     with pytest.raises(ConfigError) as caught:

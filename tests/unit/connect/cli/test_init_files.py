@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +97,18 @@ def test_without_a_terminal_what_is_missing_is_named() -> None:
     refused = CliRunner().invoke(app, ["init", "--source", "us=a:1"])
     assert isinstance(refused.exception, ConfigError)
     assert "--target is missing" in str(refused.exception)
+
+
+def test_ctrl_c_at_a_question_has_the_exit_code_of_other_commands() -> None:
+    ours, theirs = pty.openpty()
+    start = "import signal; signal.signal(2, signal.default_int_handler); from connect.cli.main import main; main()"
+    command = [sys.executable, "-W", "ignore", "-c", start, "init"]
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    conversation(ours, [("Source cluster", "us=us-kafka:9092"), ("Target cluster", "no address")])
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    os.close(ours)
 
 
 def test_at_a_terminal_it_asks_and_asks_again(tmp_path: Path) -> None:

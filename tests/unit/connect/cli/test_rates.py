@@ -108,6 +108,12 @@ def test_a_lag_that_is_not_known_is_said_to_be() -> None:
     assert line.endswith(". us->eu copies nothing: the target eu does not answer (last answer 0.0 s ago).")
 
 
+def test_a_flow_that_starts_has_no_lag_yet() -> None:
+    contact = Contact(source=ClusterContact(answers=True, answered_ms=1_767_276_182_000))
+    rates = first_rates(replace(flow(partition(0, 0)), state="starting", contact=contact))
+    assert flow_line(rates).startswith("us->eu starting: 1 topic, 1 partition, 0 records/s, 0 B/s, lag unknown, ")
+
+
 @pytest.mark.parametrize(
     ("state", "said"),
     [

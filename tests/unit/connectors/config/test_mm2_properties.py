@@ -341,6 +341,10 @@ def test_no_flow_to_run(text: str, targets: tuple[str, ...], key: str, message: 
         ("us->eu.transforms = mask", ": transforms.mask.type is missing"),
         ("eu.value.converter = x.Json", ":6: eu.value.converter x.Json of the worker would change the bytes"),
         ("us->eu.exactly.once.support = required", ":6: us->eu.exactly.once.support = required, but"),
+        (
+            "us.ssl.key.password = ${f:/none:pw}\nconfig.providers = f\nconfig.providers.f.class = file",
+            ":6: us.ssl.key.password: ${f:/none:pw} cannot be resolved",
+        ),
     ],
 )
 def test_refused_settings_name_key_and_line(lines: str, message: str) -> None:

@@ -257,6 +257,24 @@ async def test_a_failback_says_that_its_flow_is_stopped_and_what_starts_it(
     assert said[-1].startswith("us->eu ") and words in said[-1]
 
 
+@pytest.mark.parametrize(("enabled", "control"), [(False, None), (True, None), (False, Control())])
+async def test_a_failback_whose_flow_the_file_does_not_mirror_says_so(
+    monkeypatch: pytest.MonkeyPatch, enabled: bool, control: Control | None
+) -> None:
+    """Records that were written there would be waited for in vain."""
+    flow = SimpleNamespace(flow="eu->us", enabled=enabled, source_alias="eu", remote_topic=str)
+    said, turned = list[str](), SimpleNamespace()
+    place = cast(Any, SimpleNamespace(flow=flow, turned=lambda: turned))
+    failback = failback_and_undo.Failback(place, FailoverOptions(lambda _: True), said.append, (control, None))
+    put(monkeypatch, failback_and_undo, collect=Snapshot("eu", "us"), read_runs=[])
+    put(monkeypatch, failback, _keeps_names=False)
+    looked = await failback.look()
+    await failback._start(cast(Any, SimpleNamespace(store=answers(None))))
+    reported = [*looked.snapshot.notes, *(one for one in said if "has to run now" in one)]
+    is_said = ["Set eu->us.enabled = true" in one for one in reported]
+    assert is_said == ([True, True] if not enabled and control is None else [False] * len(reported))
+
+
 TOPICS = {"orders", "mail"}
 
 

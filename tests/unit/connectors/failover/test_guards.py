@@ -154,9 +154,15 @@ def test_a_topic_of_a_third_cluster_is_refused_with_the_two_look_ups(topic: str,
 
 
 def test_connectors_that_share_a_topic_out_are_not_moved_by_halves() -> None:
-    both = [("MirrorSourceConnector", ORDERS), ("paid", ORDERS), ("others", TopicPartition("mail", 0))]
-    (why,) = why_several("MirrorSourceConnector", "us->eu", both)
-    assert "connector paid" in why and "delete its offsets" in why
+    paid, before = replace(POSITION, target_topic="us.paid"), replace(POSITION, producer_id=6)
+    stored = {
+        ("MirrorSourceConnector", ORDERS): POSITION,
+        ("paid", ORDERS): paid,
+        ("others", TopicPartition("mail", 0)): paid,
+        ("named otherwise before", ORDERS): before,
+    }
+    (why,) = why_several("MirrorSourceConnector", "us->eu", stored)
+    assert "connector paid also copies orders-0, into another topic" in why
 
 
 def planned(*moves: GroupMove, findings: tuple[GroupFinding, ...] = (), **options: Any) -> Plan:

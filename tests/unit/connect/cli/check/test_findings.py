@@ -126,7 +126,8 @@ MISTAKES = {
     Level.ERROR: [
         *("tasks.max = 0", "us->eu.offset.lag.max = x", "us->eu.topics = (a", "us->eu.topics.exclude = x,x"),
         *("eu.offset.storage.partitions = 0", "us.security.protocol = TLS", "us->xx.enabled = true"),
-        "config.providers = nobody",
+        *("config.providers = nobody", "eu.producer.acks = 7", "us.request.timeout.ms = x"),
+        "replication.policy.separator = /",
     ],
     Level.WARNING: [
         *("us->eu.topic = x", "consumer.isolation.level = read_committed", "eu.producer.acks.all = 1"),
@@ -152,6 +153,21 @@ async def test_a_flow_that_is_not_enabled_takes_nothing_from_the_report(tmp_path
 async def test_all_errors_are_told_at_once(tmp_path: Path) -> None:
     report = await check(tmp_path, MIRROR + "tasks.max = 0\noffset.lag.max = x\nus->eu.replication.factor = y\n")
     assert [line for line, _ in reported(report, Level.ERROR)] == [6, 7, 8]
+
+
+async def test_a_value_that_a_later_line_replaces_is_told(tmp_path: Path) -> None:
+    report = await check(tmp_path, MIRROR + "us->eu.topics = clicks\n")
+    (found,) = report.findings
+    assert (found.level, found.line) == (Level.WARNING, 6)
+    assert found.text == "us->eu.topics is also on line 5, where it has no effect"
+
+
+async def test_a_reference_to_a_missing_file_has_its_key(tmp_path: Path) -> None:
+    declared = "config.providers = file\nconfig.providers.file.class = FileConfigProvider\n"
+    report = await check(tmp_path, MIRROR + declared + "us.sasl.password = ${file:/no/such:pw}\n")
+    (found,) = report.findings
+    assert (found.level, found.key, found.line) == (Level.ERROR, "us.sasl.password", 8)
+    assert found.text == "us.sasl.password: ${file:/no/such:pw} cannot be resolved: No such file or directory"
 
 
 async def test_kerberos_without_its_service_name_is_an_error_with_a_place(tmp_path: Path) -> None:
@@ -186,7 +202,7 @@ async def test_what_is_missing_has_the_line_that_brings_it_up(
 
 async def test_a_provider_of_one_cluster_without_a_class_has_its_line(tmp_path: Path) -> None:
     report = await check(tmp_path, MIRROR + "us.config.providers = file\n")
-    assert (6, "us.config.providers.file.class") in reported(report, Level.WARNING)
+    assert reported(report, Level.ERROR) == [(6, "us.config.providers.file.class")], "no worker may be invalid"
     report = await check(tmp_path, MIRROR + "eu.config.providers = file\n")
     assert reported(report, Level.ERROR) == [(6, "eu.config.providers.file.class")]
 
@@ -218,6 +234,7 @@ async def test_secrets_stay_out_of_a_report(tmp_path: Path) -> None:
 WORKER_MISTAKES = [
     ("plugin.pth = /x\n", [(14, "plugin.pth")], Level.WARNING),
     ("sasl.mechanism = GSSAPI\n", [(14, "sasl.mechanism")], Level.WARNING),
+    ("producer.linger.ms = x\n", [(14, "producer.linger.ms")], Level.ERROR),
     ("offset.flush.interval.ms = x\nstatus.storage.partitions = 0\n", [14, 15], Level.ERROR),
     ("value.converter = no.Such\n", [(14, "value.converter")], Level.ERROR),
     ("rest.extension.classes = a.B\n", [(14, "rest.extension.classes")], Level.ERROR),

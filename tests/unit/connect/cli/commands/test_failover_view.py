@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -132,6 +135,22 @@ def test_nothing_changes_before_the_answer(monkeypatch: pytest.MonkeyPatch, answ
     monkeypatch.setattr(failover, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
     monkeypatch.setattr("builtins.input", lambda _: answer)
     assert failover.confirmed(asks, "Move 2 groups to eu?") == goes
+
+
+def test_ctrl_c_at_the_question_ends_the_command() -> None:
+    text = (
+        "import asyncio, sys\nfrom connect.cli import console\nfrom connect.cli.commands.failover import ask\n"
+        "async def main():\n    ask('Move 2 groups to eu?')\n"
+        "sys.exit(console.run_command('heliograph', lambda: asyncio.run(main())))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.read(len("Move")) == b"Move"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 130
+        finally:
+            process.kill()
 
 
 def test_without_a_terminal_the_question_is_not_answered_by_silence(monkeypatch: pytest.MonkeyPatch) -> None:
