@@ -289,5 +289,6 @@ async def _record_rejected(bootstrap: str, topics: tuple[str, ...]) -> None:
         for topic in topics:
             for partition in await producer.partitions_for(topic):
                 for poison in _POISON:
-                    for key, value in ((poison, b"x"), (b"connector-x", poison), (poison, None)):
+                    named = [(key, poison) for key in (b"connector-x", b"status-connector-x")]
+                    for key, value in ((poison, b"x"), *named, (poison, None)):
                         await producer.send_and_wait(topic, value, key, partition=partition)

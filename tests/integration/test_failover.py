@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from connect.cli.commands.failover import EXIT_NO_GO, run_failback, run_failover, run_undo, run_unreplicated
+from connect.cli.commands.failover import EXIT_NO_GO, run_failback, run_failover, run_unreplicated
 from connect.cli.commands.lag_and_status import run_status
 from tests.kit.brokers import KafkaCluster
 from tests.kit.processes import wait_until
@@ -51,8 +51,6 @@ def test_readers_go_over_and_come_back_to_exactly_the_record_that_is_next(
     to_read = two.left_to_read(two.us, two.topics)
     assert two.left_to_read(two.eu, two.topics) == to_read
     assert stopped_by_failover(over.file, two, capsys)
-    taken_back(two, replace(over, executes=True), capsys)
-    assert two.left_to_read(two.eu, two.topics) == to_read
 
     two.write(two.eu, "second")
     with two.mirror(two.eu, two.us) as mirror:
@@ -74,7 +72,6 @@ def test_readers_go_over_and_come_back_to_exactly_the_record_that_is_next(
     for topic in two.topics:
         assert two.values(two.us, topic) == two.values(two.eu, topic), "nothing came back twice, and nothing is missing"
     assert two.left_to_read(two.us, two.topics) == two.left_to_read(two.eu, two.topics)
-    only_here(two, back.file, tmp_path / "export", capsys)
 
 
 def stopped_by_failover(file: Path, two: TwoWays, capsys: Capture) -> bool:
@@ -84,42 +81,6 @@ def stopped_by_failover(file: Path, two: TwoWays, capsys: Capture) -> bool:
     (action,) = flow["actions"]
     assert action["command"] == f"heliograph failback {file} --to {two.us}"
     return flow["state"] == "stopped" and f"a failover to {two.eu} stopped it" in flow["sentence"]
-
-
-def taken_back(two: TwoWays, over: Any, capsys: Capture) -> None:
-    """By the journal, and the same failover once more, which finds all but the groups done."""
-    assert run_undo(replace(over, executes=False)) == 0
-    assert "nothing was changed" in capsys.readouterr().out
-    assert run_undo(over) == 0
-    capsys.readouterr()
-    assert run_status(over.file, rest=(), as_json=True) == EXIT_NO_GO
-    assert reported(capsys)["flows"][0]["state"] == "ended", "an undone failover is none"
-    assert set(map(tuple, two.left_to_read(two.eu, two.topics).values())) == {(b"nothing stored",)}
-    assert run_failover(over) == 0
-    assert all(one["old"] is None for one in reported(capsys)["moves"])
-    assert run_failover(over) == 0
-    assert all(one["done"] for one in reported(capsys)["moves"])
-
-
-def only_here(two: TwoWays, file: Path, export: Path, capsys: Capture) -> None:
-    """What the old primary holds alone: named, exported, appended once however often."""
-
-    def unreplicated(*, export_to: Path | None = None, appends: bool = False) -> tuple[int, Any]:
-        code = run_unreplicated(file, two.us, two.eu, export_to=export_to, appends=appends, as_json=True)
-        return code, reported(capsys)
-
-    assert unreplicated()[0] == 0
-    two.write(two.us, "third")
-    plain, _ = two.topics
-    code, found = unreplicated(export_to=export)
-    assert (code, found["records"]) == (EXIT_NO_GO, PLAIN + TRANSACTIONS * EACH)
-    lines = [json.loads(line) for line in (export / f"{plain}-0.jsonl").read_text().splitlines()]
-    assert base64.b64decode(lines[0]["value"]) == b"third 0"
-    assert len(lines) == PLAIN
-    assert unreplicated(appends=True)[1]["appended"] == found["records"]
-    assert unreplicated(appends=True)[1]["appended"] == 0
-    for topic in two.topics:
-        assert two.values(two.us, topic) == two.values(two.eu, topic)
 
 
 def test_after_a_killed_mirror_what_arrived_and_what_did_not_is_known_to_the_record(

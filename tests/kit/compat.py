@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import random
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +19,7 @@ from tests.kit.brokers import KafkaCluster, numbers_of
 from tests.kit.clients import settings_of
 from tests.kit.copies import write_transactions
 from tests.kit.kill import run
+from tests.kit.long_run import begin, end, parser_of, say
 from tests.kit.old_messages import FORMATS, write_old
 from tests.kit.processes import Role
 from tests.kit.rounds import plan
@@ -126,27 +124,21 @@ def _compare_stored(stage: Stage) -> list[str]:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.kit.compat", description=__doc__)
+    parser = parser_of("python -m tests.kit.compat", __doc__, "of the blows")
     parser.add_argument("--pair", action="append", metavar="SOURCE:TARGET", help="releases (default: all pairs)")
     parser.add_argument("--kills", type=int, default=3, help="blows for each pair (default 3)")
-    parser.add_argument("--seed", type=int, default=None, help="of the blows (default: by chance, printed)")
     return parser.parse_args()
 
 
 def main() -> int:
     options = _arguments()
-    seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
-    print(f"compatibility run, seed {seed}", flush=True)
     outcomes = []
     for pair in [tuple(text.split(":")) for text in options.pair] if options.pair else PAIRS:
         source, target = pair
-        directory = Path(tempfile.mkdtemp(prefix=f"heliograph-compat-{source}-{target}-"))
-        outcomes.append(play((source, target), directory, seed=seed, kills=options.kills))
-        print(outcomes[-1].row(), flush=True)
-        if outcomes[-1].faults:
-            print(f"the mirror's file and log are in {directory}", file=sys.stderr)
-        else:
-            shutil.rmtree(directory, ignore_errors=True)
+        directory = begin(f"compat {source} {target}", options.seed)
+        outcomes.append(play((source, target), directory, seed=options.seed, kills=options.kills))
+        say(outcomes[-1].row())
+        end(outcomes[-1].faults, directory)
     print(HEAD, *(outcome.row() for outcome in outcomes), sep="\n")
     return 1 if any(outcome.faults for outcome in outcomes) else 0
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import random
 import sys
-import tempfile
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from connectors.formats.types import TopicPartition
+from tests.kit.long_run import begin, leave, parser_of, say
 from tests.kit.mirror import HANDOVERS, with_rest
-from tests.kit.reports import leave
 from tests.kit.rounds import FROZEN, FROZEN_ON_CLUSTER, KILLED, KILLED_ON_CLUSTER, Round, plan
 from tests.kit.secured import SecuredStage
 from tests.kit.spark_cluster import StandaloneSpark, bare_python
@@ -120,10 +118,9 @@ def _seconds(value: float | None) -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.kit.kill", description=__doc__)
+    parser = parser_of("python -m tests.kit.kill", __doc__)
     parser.add_argument("--kills", type=int, default=20, help="rounds with a SIGKILL (default 20)")
     parser.add_argument("--stops", type=int, default=4, help="rounds with a SIGSTOP of a slice (default 4)")
-    parser.add_argument("--seed", type=int, default=None, help="of the plan (default: by chance, printed)")
     parser.add_argument("--rate", type=float, default=15_000, help="records a second written meanwhile")
     parser.add_argument("--target-nodes", type=int, default=3, help="brokers of the target (default 3, two in sync)")
     parser.add_argument("--secured", action="store_true", help="SCRAM over TLS at the source, mutual TLS at the target")
@@ -135,9 +132,8 @@ def _arguments() -> argparse.Namespace:
 
 def main() -> int:
     options = _arguments()
-    seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
-    print(f"kill run, seed {seed}", flush=True)
-    directory = Path(tempfile.mkdtemp(prefix="heliograph-kill-"))
+    seed = options.seed
+    directory = begin("kill", seed)
     on_cluster = options.spark == "standalone"
     victims = (KILLED_ON_CLUSTER, FROZEN_ON_CLUSTER) if on_cluster else (KILLED, FROZEN)
     rounds = plan(seed, options.kills, options.stops, *victims)
@@ -153,7 +149,7 @@ def main() -> int:
             seed=seed,
             # Nothing has to be found behind a position that is stored together with its records.
             surplus_rounds=0 if options.exactly_once else min(SURPLUS_ROUNDS, len(rounds) // 4),
-            say=lambda line: print(line, flush=True),
+            say=say,
         )
     return leave(report, options.report, f"{seed}", report.all_faults, directory)
 
