@@ -139,10 +139,9 @@ async def test_a_record_that_can_never_be_sent(
         maker.start()
 
         async def is_stored() -> bool:
-            assert maker.is_running, maker.log_lines()[-20:]
             return [one.offset for one in (await stored(us.bootstrap, group)).values()] == [39]
 
-        await until(is_stored, "the others are copied")
+        await maker.until(is_stored, "the others are copied", DEADLINE_S)
         assert maker.stop() == 0, maker.log_lines()[-20:]
         named = [line for line in maker.log_lines() if "skipped the record of topic" in line]
     assert [line.partition("at offset ")[2].partition(":")[0] for line in named] == ["10", "21", "32"]
@@ -164,15 +163,14 @@ async def test_more_partitions_at_the_target_across_a_kill(us: KafkaCluster, eu:
         maker.start()
 
         async def arrived(count: int) -> bool:
-            assert maker.is_running, maker.log_lines()[-20:]
             found = await numbers(eu.bootstrap, topic)
             return {number for part in found.values() for number in part} >= set(range(count))
 
-        await until(lambda: arrived(2000), "all is copied")
+        await maker.until(lambda: arrived(2000), "all is copied", DEADLINE_S)
         maker.kill()
         await write(us.bootstrap, topic, range(2000, 4000), keys=40)
         maker.start()
-        await until(lambda: arrived(4000), "the rest is copied")
+        await maker.until(lambda: arrived(4000), "the rest is copied", DEADLINE_S)
         assert maker.stop() == 0, maker.log_lines()[-20:]
     found = await read(eu.bootstrap, topic)
     # At least once: what was copied beyond the stored position is copied again, in the order that it had.
@@ -196,9 +194,8 @@ async def test_a_message_handler_gives_topics_other_names(
         maker.start()
 
         async def arrived() -> bool:
-            assert maker.is_running, maker.log_lines()[-20:]
             return sum(map(len, (await numbers(eu.bootstrap, f"us.{topic}")).values())) == 200
 
-        await until(arrived, "all is under the other name")
+        await maker.until(arrived, "all is under the other name", DEADLINE_S)
         assert maker.stop() == 0, maker.log_lines()[-20:]
     assert SpreadJudge(await read(eu.bootstrap, f"us.{topic}")).numbers == list(range(200))

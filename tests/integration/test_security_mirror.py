@@ -31,7 +31,7 @@ from tests.kit.mirror import PATIENT
 from tests.kit.processes import Member, Role, wait_until
 from tests.kit.rounds import Moment, Path, Round
 from tests.kit.secured import PASSWORD, REAUTH_MS, STORE_PASSWORD, SecuredStage
-from tests.kit.strike import Strike, faults_of
+from tests.kit.strike import Strike
 from tests.kit.topics import make_topics
 from tests.kit.writer import Load
 
@@ -106,10 +106,8 @@ def under_load(stage: BothWays) -> None:
 
 def compare(stage: BothWays, begin: int) -> None:
     """The copy catches up and is exact; nobody took a guess since byte ``begin`` of the log."""
-    stage.writer.pause()
-    report = stage.caught_up(DEADLINE_S)
-    assert report.is_exact, "\n".join([*faults_of(report), *stage.mirror.log_lines(begin)])
-    stage.writer.resume()
+    report = stage.compare(DEADLINE_S)
+    assert report.is_exact, "\n".join([*report.faults, *stage.mirror.log_lines(begin)])
     assert not [line for line in stage.mirror.log_lines(begin) if "at-least-once" in line or "Traceback" in line]
 
 

@@ -20,7 +20,6 @@ from tests.kit.proxied import ConnectionState
 from tests.kit.proxy import FaultProxy, Where, everywhere
 from tests.kit.requests import DESCRIBE_PRODUCERS, FETCH, PRODUCE
 from tests.kit.stage import Stage
-from tests.kit.strike import faults_of
 
 #: Time-outs are short, so that faults outlast them.
 PROPERTIES: Final = {"us.consumer.request.timeout.ms": "2000", "eu.producer.request.timeout.ms": "2000", **HANDOVERS}
@@ -171,17 +170,13 @@ class FaultRound:
         return most
 
     def _compare(self) -> None:
-        stage, result = self._stage, self._result
+        result = self._result
         ended_s = time.monotonic()
-        stage.writer.pause()
-        report = stage.caught_up(_CATCH_UP_DEADLINE_S)
+        report = self._stage.compare(_CATCH_UP_DEADLINE_S)
         if report.is_caught_up:
             result.caught_up_s = round(time.monotonic() - ended_s, 1)
-        else:
-            result.faults.append(f"not caught up {_CATCH_UP_DEADLINE_S:g} s after the fault")
         result.comparison = report.summary()
-        result.faults += faults_of(report)
-        stage.writer.resume()
+        result.faults += report.faults
 
     def _read_log(self) -> None:
         mirror, result = self._stage.mirror, self._result
@@ -251,7 +246,7 @@ def run(
     report.comparison = ending.comparison.summary()
     report.faults += ending.faults
     if not report.all_faults:
-        report.faults += faults_of(ending.comparison)
+        report.faults += ending.comparison.faults
         report.faults += unproven(report, needed)
     return report
 

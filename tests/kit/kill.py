@@ -5,19 +5,18 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from connectors.formats.types import TopicPartition
 from tests.kit.long_run import begin, leave, parser_of, say
 from tests.kit.mirror import HANDOVERS, with_rest
 from tests.kit.rounds import FROZEN, FROZEN_ON_CLUSTER, KILLED, KILLED_ON_CLUSTER, Round, plan
 from tests.kit.secured import SecuredStage
 from tests.kit.spark_cluster import StandaloneSpark, bare_python
 from tests.kit.stage import Stage
-from tests.kit.strike import RoundResult, Strike, faults_of
+from tests.kit.strike import RoundResult, Strike
 
 _START_DEADLINE_S: Final = 600.0
 _ATTEMPTS: Final = 3
@@ -72,9 +71,8 @@ def run(
     seed: int,
     surplus_rounds: int,
     say: Callable[[str], None] = lambda line: None,
-    mapped: Collection[TopicPartition] | None = None,
 ) -> RunReport:
-    """Play the rounds, none after a faulty one; stop the mirror, and judge the offset map of ``mapped`` (None: all)."""
+    """Play the rounds, none after a faulty one; stop the mirror, and judge the offset map."""
     report = RunReport(seed, surplus_rounds)
     report.faults += stage.set_going(_START_DEADLINE_S)
     for planned in rounds:
@@ -84,7 +82,7 @@ def run(
         report.rounds.append(play_round(stage, planned, seed, say))
     _finish(stage, report)
     if not report.all_faults:
-        report.faults += [f"offset map of {fault}" for fault in stage.map_faults(mapped)]
+        report.faults += [f"offset map of {fault}" for fault in stage.map_faults()]
     return report
 
 
@@ -104,7 +102,7 @@ def _finish(stage: Stage, report: RunReport) -> None:
     report.lateness = str(stage.lateness)
     report.exit_code, report.comparison = ending.exit_code, ending.comparison.summary()
     report.faults += ending.faults
-    report.faults += [fault for fault in faults_of(ending.comparison) if not report.all_faults]
+    report.faults += [fault for fault in ending.comparison.faults if not report.all_faults]
     if stage.exactly_once and not report.all_faults and not ending.comparison.total("aborted"):
         report.faults.append("no blow fell into an open transaction: nothing was aborted, so the run proved nothing")
     if not report.all_faults and report.surplus_rounds < report.surplus_rounds_wanted:

@@ -152,7 +152,7 @@ class MirrorGroup(WorkerGroup):
         found = self._resumed_since(ends, [heir])
         faults = [f"at-least-once fallback: {each.line}" for each in found if each.at_least_once]
         wait_until(lambda: not survivors(doomed), DEADLINE_S, "nothing is left of a killed worker")
-        return Blow(victim, running_s, caught_up_s, found, comparison, tuple(faults + faults_of(comparison)))
+        return Blow(victim, running_s, caught_up_s, found, comparison, tuple(faults + comparison.faults))
 
     def turn(self, name: str, what: str, programs: Path) -> Turn:
         """SIGTERM to one worker, and its start from ``programs``; until each has its share and all has caught up."""
@@ -167,7 +167,7 @@ class MirrorGroup(WorkerGroup):
         gaps = self._arrivals.longest_gaps(began_s, time.time())
         found = self._resumed_since(ends, self.workers)
         faults += [f"at-least-once fallback: {each.line}" for each in found if each.at_least_once]
-        faults += [f"{part} FAILED" for part in self._failed()] + faults_of(comparison)
+        faults += [f"{part} FAILED" for part in self._failed()] + comparison.faults
         times = (stopped_s - began_s, joined_s - stopped_s, max(gaps.values()))
         return Turn(what, name, *times, found, comparison, tuple(faults))
 
@@ -203,10 +203,3 @@ class MirrorGroup(WorkerGroup):
 
     def _caught_up(self) -> Report:
         return self._runner.run(self._checker.caught_up(DEADLINE_S))
-
-
-def faults_of(report: Report) -> list[str]:
-    """What may not be, whether the mirror has caught up or not."""
-    names = ("gaps", "duplicates", "disorder", "damaged")
-    found = [f"{name} {count}" for name in names if (count := report.total(name))]
-    return found if report.is_caught_up else [*found, f"never caught up: behind {report.total('behind')}"]

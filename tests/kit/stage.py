@@ -207,15 +207,23 @@ class Stage:
             if report.is_caught_up or time.monotonic() > end or not self.mirror.is_running:
                 return report
 
+    def compare(self, deadline_s: float) -> Report:
+        """Pause the load, let the mirror catch up, and go on writing."""
+        self.writer.pause()
+        try:
+            return self.caught_up(deadline_s)
+        finally:
+            self.writer.resume()
+
     def check(self) -> Report:
         return self._runner.run(self.checker.check())
 
-    def map_faults(self, partitions: Collection[TopicPartition] | None = None) -> list[str]:
-        """What brute force has against the offset map of ``partitions``, or of all, once the mirror has stopped."""
+    def map_faults(self) -> list[str]:
+        """What brute force has against the offset map once the mirror has stopped."""
         every = [TopicPartition(load.topic, at) for load in self._loads for at in range(load.partitions)]
         return [
             f"{partition}: {fault}"
-            for partition in (every if partitions is None else partitions)
+            for partition in every
             for fault in self._runner.run(self._judge_map(partition)).faults[:_MOST_NAMED]
         ]
 

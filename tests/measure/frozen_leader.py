@@ -21,7 +21,6 @@ from tests.kit.long_run import begin, end, parser_of, say
 from tests.kit.mirror import HANDOVERS
 from tests.kit.processes import DeadlinePassed, wait_until
 from tests.kit.stage import Stage
-from tests.kit.strike import faults_of
 from tests.kit.writer import Load
 
 _NODES: Final = 3
@@ -130,7 +129,7 @@ def _run(options: argparse.Namespace, directory: Path) -> list[str]:
                 break
             say(f"round {number}/{options.rounds}")
             faults += [f"round {number}: {fault}" for fault in _round(stage, chance)]
-        stage.writer.stop()
+        stage.writer.pause()
         stage.caught_up(_DEADLINE_S)
         ending = stage.shut_down()
         resumed = stage.mirror.resumed()
@@ -139,7 +138,7 @@ def _run(options: argparse.Namespace, directory: Path) -> list[str]:
         f"partitions resumed {len(resumed)}, surplus records found {sum(one.surplus_records for one in resumed)}, "
         f"duplicates announced {sum(one.may_double for one in resumed)}"
     )
-    faults += [*ending.faults, *faults_of(ending.comparison)]
+    faults += [*ending.faults, *ending.comparison.faults]
     if ending.comparison.total("source_records") != ending.comparison.total("target_records"):
         faults.append("source and target have different numbers of records")
     return faults

@@ -20,7 +20,7 @@ from connectors.formats.position import KeyKind, Position, decode_kind, decode_p
 from connectors.verification.direct import compare_topics
 from tests.kit.brokers import KafkaCluster
 from tests.kit.clients import cluster_at, settings_of
-from tests.kit.copies import read_all, write, write_transactions
+from tests.kit.copies import read_all, until_records, write, write_transactions
 from tests.kit.kill import run
 from tests.kit.members import until
 from tests.kit.mirror import Mirror, one_flow
@@ -54,12 +54,7 @@ class Site:
 
     async def arrives(self, topic: str, records: int) -> None:
         """Every record once, in order, with all that it has, as a read_committed consumer sees it."""
-
-        async def is_there() -> bool:
-            assert self.mirror.is_running, self.mirror.log_lines()
-            return len(await read_all(self.eu.bootstrap, f"{ALIAS}.{topic}")) >= records
-
-        await until(is_there, f"{topic} is mirrored")
+        await until_records(self.mirror, self.eu.bootstrap, f"{ALIAS}.{topic}", records)
         sides = settings_of(self.us.bootstrap), settings_of(self.eu.bootstrap)
         report = await compare_topics(*sides, {topic: f"{ALIAS}.{topic}"})
         assert report.difference is None, report.difference
