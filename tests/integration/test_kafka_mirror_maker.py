@@ -27,8 +27,8 @@ async def test_topics_keep_their_names_and_positions_are_the_groups(
         await write(us.bootstrap, topic, range(RECORDS), partitions=partitions)
     # Nobody is killed: no session may end, and nothing be copied twice, because the machine stands still.
     calm = {**QUICK, "session.timeout.ms": "60000"}
-    source = {"bootstrap.servers": us.bootstrap, "group.id": GROUP, **calm}
-    with maker_1(tmp_path, [source], {"bootstrap.servers": eu.bootstrap}, "--whitelist", "none,mm1[.].*") as maker:
+    options = ("--whitelist", "none,mm1[.].*")
+    with maker_1(tmp_path, us.bootstrap, eu.bootstrap, GROUP, *options, consumer=calm) as maker:
         maker.start()
 
         async def is_stored() -> bool:

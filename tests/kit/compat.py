@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
-from kafka.protocol.producer.produce import ProduceRequest
 
 from connect.embedded.brokers import DEFAULT_VERSION
 from connectors.verification.direct import compare_topics
+from tests.kit.batches import produce_request
 from tests.kit.brokers import KafkaCluster, numbers_of
 from tests.kit.clients import cluster_at, settings_of
 from tests.kit.copies import write_transactions
@@ -61,14 +61,7 @@ def _set(magic: int, codec: int, first: int, count: int) -> bytes:
 
 
 async def _produce(connection: Any, topic: str, magic: int, records: bytes) -> None:
-    data = ProduceRequest.TopicProduceData
-    request = ProduceRequest(
-        transactional_id=None,
-        acks=-1,
-        timeout_ms=30_000,
-        topic_data=[data(name=topic, partition_data=[data.PartitionProduceData(index=0, records=records)])],
-    )
-    answer = await connection.call(request, _PRODUCE_VERSION[magic])
+    answer = await connection.call(produce_request(topic, 0, records), _PRODUCE_VERSION[magic])
     codes = [row.error_code for one in answer.responses for row in one.partition_responses]
     assert codes == [0], f"{topic}: the broker refuses messages of magic {magic}: {codes}"
 

@@ -16,7 +16,6 @@ from kafka.protocol.admin.topics import (
 )
 from kafka.protocol.consumer.offsets import ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
-from kafka.protocol.producer.produce import ProduceRequest
 
 from connect.embedded.brokers import KafkaCluster
 from connect.embedded.cluster_config import HOST
@@ -24,6 +23,7 @@ from connect.kafka.connection import Connection
 from connect.kafka.log.compacted_topic import LogRecord, read_to_end
 from connect.kafka.security.connection_settings import connection_settings
 from connect.wire import records
+from tests.kit.batches import produce_request
 from tests.kit.clients import cluster_at
 
 _TIMEOUT_MS: Final = 20_000
@@ -141,14 +141,7 @@ class Broker:
 
     def append(self, topic: str, batch: bytes, partition: int = 0) -> None:
         """A batch as it is to a partition that this broker leads."""
-        data = ProduceRequest.TopicProduceData
-        request = ProduceRequest(
-            transactional_id=None,
-            acks=-1,
-            timeout_ms=_TIMEOUT_MS,
-            topic_data=[data(name=topic, partition_data=[data.PartitionProduceData(index=partition, records=batch)])],
-        )
-        answer = self._ask(request, at_most=_PRODUCE_VERSION)
+        answer = self._ask(produce_request(topic, partition, batch), at_most=_PRODUCE_VERSION)
         codes = [row.error_code for one in answer.responses for row in one.partition_responses]
         _check(f"produce to {topic}", codes)
 

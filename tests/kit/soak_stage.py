@@ -14,13 +14,12 @@ from typing import Any, Final, Self
 from uuid import UUID
 
 from kafka import TopicPartition
-from kafka.admin import KafkaAdminClient, NewTopic
+from kafka.admin import NewTopic
 from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
-from connect.kafka.cluster import Cluster
 from connect.kafka.log.offsets import LATEST, list_offsets
-from connect.kafka.security.connection_settings import connection_settings
 from tests.kit.brokers import KafkaCluster
+from tests.kit.clients import cluster_at, stock_admin
 from tests.kit.log_reader import Key, LogReader
 from tests.kit.members import until
 from tests.kit.mirror import EXACTLY_ONCE, HANDOVERS, Mirror, in_sync, replicated
@@ -162,14 +161,8 @@ class SoakStage:
                 exits.enter_context(cluster)
                 for cluster in await asyncio.gather(_started("us", 1), _started("eu", self._target_nodes))
             ]
-            self._source = Cluster(
-                connection_settings({"bootstrap.servers": self.us.bootstrap}, client_id="soak", where="us"), "us"
-            )
-            exits.push_async_callback(self._source.close)
-            self._admin: Any = await asyncio.to_thread(
-                lambda: KafkaAdminClient(bootstrap_servers=self.us.bootstrap, client_id="soak")
-            )
-            exits.callback(self._admin.close)
+            self._source = await exits.enter_async_context(cluster_at(self.us.bootstrap, "us"))
+            self._admin = exits.enter_context(stock_admin(self.us.bootstrap))
             self.source = await exits.enter_async_context(
                 Observer(self.us.bootstrap, committed=True, dropped=DROPPED, skips_deleted=True)
             )

@@ -17,7 +17,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from connect.kafka.log.producer import partition_of
 from tests.kit.brokers import KafkaCluster
-from tests.kit.maker_1 import QUICK, maker_1, stored
+from tests.kit.maker_1 import maker_1, stored
 from tests.kit.mirror import Mirror
 from tests.kit.pipe import Direction
 from tests.kit.proxy import FaultProxy, put_before
@@ -118,10 +118,7 @@ async def _run(options: argparse.Namespace, exits: ExitStack) -> bool:
     for direction in Direction:
         proxies[0].delay(direction, options.delay_ms)
     proxies[0].limit(Direction.REQUESTS, options.mb_per_s * 1e6)
-    source = {"bootstrap.servers": us.bootstrap, "group.id": _GROUP, **QUICK}
-    maker = exits.enter_context(
-        maker_1(folder, [source], {"bootstrap.servers": eu.proxied_bootstrap}, "--include", _TOPIC)
-    )
+    maker = exits.enter_context(maker_1(folder, us.bootstrap, eu.proxied_bootstrap, _GROUP, "--include", _TOPIC))
     maker.start()
     began_s = await _until(us.bootstrap, 1, maker)
     took_s = await _until(us.bootstrap, half, maker) - began_s

@@ -14,10 +14,9 @@ from connect.kafka.log.compacted_topic import LogRecord, read_to_end
 from connect.kafka.log.producer import OutRecord
 from connect.kafka.log.shared_transactions import SharedTransactions
 from connect.kafka.log.transactions import Superseded
-from connect.wire import batch as wire
-from connectors.dataplane import fetch_api
 from connectors.formats.position import KeyKind, Position, decode_kind, decode_position, decode_position_key
 from connectors.verification.direct import compare_topics
+from tests.kit.batches import topics_of
 from tests.kit.brokers import KafkaCluster
 from tests.kit.clients import cluster_at, settings_of
 from tests.kit.copies import read_all, until_records, write, write_transactions
@@ -86,28 +85,12 @@ def site(shared: SharedMirror) -> Site:
     return Site(us, shared.eu, shared.mirror)
 
 
-async def headers(cluster: Cluster, topic: str, partition: int) -> list[wire.BatchHeader]:
-    leader = (await cluster.metadata({topic})).leader(topic, partition)
-    assert leader is not None
-    limits = fetch_api.FetchLimits(100, 0, 16_000_000, 16_000_000, fetch_api.READ_UNCOMMITTED)
-    found: list[wire.BatchHeader] = []
-    while True:
-        position = found[-1].last_offset + 1 if found else 0
-        row = await fetch_api.fetch_one(
-            await cluster.connection(leader), fetch_api.TopicOnWire(topic, None), partition, (position, -1, -1), limits
-        )
-        assert not row.error_code
-        more = [wire.read_header(row.records, start) for start, _, _ in wire.extents(row.records)]
-        found += [header for header in more if header.last_offset >= position]
-        if not more:
-            return found
-
-
 async def test_records_and_positions_are_committed_together(site: Site) -> None:
     await site.arrives(PLAIN, 600)
     await site.arrives(TRANSACTIONS, len(await read_all(site.us.bootstrap, TRANSACTIONS)))
+    async with topics_of(site.eu.bootstrap) as topics:
+        batches = await topics.headers(f"{ALIAS}.{PLAIN}")
     async with cluster_at(site.eu.bootstrap) as target:
-        batches = await headers(target, f"{ALIAS}.{PLAIN}", 0)
         assert all(header.is_transactional for header in batches)
         assert {header.codec for header in batches if not header.is_control} == {4}, "as the producer compressed them"
         positions = await site.positions(target)
