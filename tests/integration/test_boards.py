@@ -187,7 +187,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     ):
         broker = Broker(source, 0)
         for topic in (_TOPIC, _STRICT_TOPIC):
-            broker.make_topic(topic, [[1]])
+            broker.make(topic)
         asyncio.run(commit(source.bootstrap, "well-group", {_TOPIC: 1}))  # else there is no task of checkpoints
         mirror.start()
         scene = Scene(mirror, url, (source, target), prometheus)
@@ -263,8 +263,8 @@ def _spark_gone(scene: Scene) -> None:
 
 
 def _partition_quarantined(scene: Scene) -> None:
-    scene.to_broker.make_topic(f"well.{_REFUSED}", [[1]], cleanup_policy="compact")
-    scene.from_broker.make_topic(_REFUSED, [[1]])
+    scene.to_broker.make(f"well.{_REFUSED}", cleanup_policy="compact")
+    scene.from_broker.make(_REFUSED)
     asyncio.run(send(scene.source.bootstrap, _REFUSED, [b"no key"]))
     scene.fires(f"HeliographPartitionStopped {_FLOW}")
     assert not scene.prometheus.firing("HeliographTaskFailed"), "the other partition is copied"

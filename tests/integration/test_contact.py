@@ -76,7 +76,7 @@ def _properties(still: KafkaCluster, eu: KafkaCluster) -> dict[str, str]:
 def seen(still: KafkaCluster, stuck: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Seen]:
     """The running mirror with a hundred records copied; at the end it stops and leaves no process behind."""
     source, target = Broker(still, 0), Broker(stuck, 0)
-    source.make_topic(_TOPIC, [[1]])
+    source.make(_TOPIC)
     asyncio.run(commit(still.bootstrap, "still-group", {_TOPIC: 1}))  # else there is no task of checkpoints
     properties = _properties(still, stuck)
     with Mirror(properties, tmp_path_factory.mktemp("seen")) as mirror:

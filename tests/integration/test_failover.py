@@ -15,11 +15,10 @@ from connect.cli.commands.failover import EXIT_NO_GO, run_failback, run_failover
 from connect.cli.commands.lag_and_status import run_status
 from tests.kit.brokers import KafkaCluster
 from tests.kit.processes import wait_until
-from tests.kit.two_ways import DEADLINE_S, EACH, PLAIN, TRANSACTIONS, Running, TwoWays
+from tests.kit.two_ways import DEADLINE_S, Running, TwoWays
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
-_ENDS = (PLAIN, 2 * TRANSACTIONS * (EACH + 1))
 Capture = pytest.CaptureFixture[str]
 
 
@@ -34,22 +33,19 @@ def await_said(capsys: Capture, words: str) -> None:
 def test_readers_go_over_and_come_back_to_exactly_the_record_that_is_next(
     us: KafkaCluster, eu: KafkaCluster, tmp_path: Path, capsys: Capture
 ) -> None:
-    two = TwoWays(us, eu, tmp_path, "IdentityReplicationPolicy")
-    two.make_topics(two.us)
-    two.write(two.us, "first")
-    two.place_groups(two.us, two.topics, dict(zip(two.topics, _ENDS, strict=True)))
-    same = {topic: topic for topic in two.topics}
+    two = TwoWays(us, eu, tmp_path)
+    two.begin()
     with two.mirror(two.us, two.eu) as mirror:
         mirror.start()
         over = two.arguments(mirror.properties_file, two.us, two.eu)
-        two.await_copied(same, two.us, two.eu)
+        two.await_copied(two.us, two.eu)
         running = Running(replace(over, executes=True))
         await_said(capsys, "Stop it now")
         assert mirror.stop() == 0
         assert running.end() == 0
     assert {one["outcome"] for one in reported(capsys)["proof"]} - {"not compared"} == {"same"}
-    to_read = two.left_to_read(two.us, two.topics)
-    assert two.left_to_read(two.eu, two.topics) == to_read
+    to_read = two.left_to_read(two.us)
+    assert two.left_to_read(two.eu) == to_read
     assert stopped_by_failover(over.file, two, capsys)
 
     two.write(two.eu, "second")
@@ -71,7 +67,7 @@ def test_readers_go_over_and_come_back_to_exactly_the_record_that_is_next(
     assert {one["outcome"] for one in reported(capsys)["proof"]} - {"not compared"} == {"same"}
     for topic in two.topics:
         assert two.values(two.us, topic) == two.values(two.eu, topic), "nothing came back twice, and nothing is missing"
-    assert two.left_to_read(two.us, two.topics) == two.left_to_read(two.eu, two.topics)
+    assert two.left_to_read(two.us) == two.left_to_read(two.eu)
 
 
 def stopped_by_failover(file: Path, two: TwoWays, capsys: Capture) -> bool:
@@ -87,14 +83,12 @@ def test_after_a_killed_mirror_what_arrived_and_what_did_not_is_known_to_the_rec
     us: KafkaCluster, eu: KafkaCluster, tmp_path: Path, capsys: Capture
 ) -> None:
     """The source counts as gone; once it is back, the two parts are all of it, and no record is in both."""
-    two = TwoWays(us, eu, tmp_path, "IdentityReplicationPolicy")
-    two.make_topics(two.us)
-    two.write(two.us, "first")
-    two.place_groups(two.us, two.topics, dict(zip(two.topics, _ENDS, strict=True)))
+    two = TwoWays(us, eu, tmp_path)
+    two.begin()
     more = {"emit.checkpoints.enabled": "true", "emit.checkpoints.interval.seconds": "1", "lag.interval.ms": "0"}
     with two.mirror(two.us, two.eu, **more) as mirror:
         mirror.start()
-        two.await_copied({topic: topic for topic in two.topics}, two.us, two.eu)
+        two.await_copied(two.us, two.eu)
         wait_until(
             lambda: len(two.values(two.eu, f"{two.us}.checkpoints.internal")) >= len(two.groups),
             DEADLINE_S,
@@ -109,7 +103,7 @@ def test_after_a_killed_mirror_what_arrived_and_what_did_not_is_known_to_the_rec
         gone = two.arguments(mirror.properties_file, two.us, two.eu, gone=two.us, executes=True)
         assert run_failover(gone) == 0
         assert {one["by"] for one in reported(capsys)["moves"]} == {"checkpoint"}
-        assert two.left_to_read(two.eu, two.topics).keys() == two.left_to_read(two.us, two.topics).keys()
+        assert two.left_to_read(two.eu).keys() == two.left_to_read(two.us).keys()
         export = tmp_path / "export"
         assert run_unreplicated(gone.file, two.us, two.eu, export_to=export, appends=False, as_json=True) == EXIT_NO_GO
     for topic in two.topics:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import socket
 import threading
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from tests.kit.direct import Broker
 from tests.kit.logs import batch_of
 from tests.kit.mirror import CALM, Mirror, one_flow, with_rest
 from tests.kit.processes import Role, soonest_s, wait_until
+from tests.kit.rest_client import RestClient
 from tests.kit.topics import make_topics
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
@@ -50,8 +50,7 @@ class Flow:
         await_records(self.mirror, self.eu.bootstrap, f"us.{TOPIC}", self.written, DEADLINE_S)
 
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(f"{self.url}{path}", timeout=60) as answer:
-            return json.load(answer)
+        return RestClient(f"{self.url}/").ask("GET", path)
 
     def python_bytes(self) -> int:
         """The memory of the worker, Spark's driver and its Python workers; the JVM has a limit of its own."""

@@ -43,8 +43,7 @@ def pair() -> Iterator[Pair]:
 
 def _fill(cluster: KafkaCluster, topic: str) -> None:
     broker = Broker(cluster, 0)
-    broker.make_topic(topic, [[1]])
-    wait_until(lambda: broker.end(topic) == 0, _DEADLINE_S, f"{topic} is there")
+    broker.make(topic)
     broker.produce(topic, 0, _RECORDS)
 
 

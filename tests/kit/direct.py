@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from kafka.protocol.admin.topics import (
@@ -25,8 +26,10 @@ from connect.kafka.security.connection_settings import connection_settings
 from connect.wire import records
 from tests.kit.batches import produce_request
 from tests.kit.clients import cluster_at
+from tests.kit.processes import wait_until
 
 _TIMEOUT_MS: Final = 20_000
+_MADE_DEADLINE_S: Final = 240.0
 #: Of what goes to the controller, which may be frozen: to be asked again.
 _ELECTION_TIMEOUT_MS: Final = 3_000
 _PRODUCE_VERSION: Final = 9  # by name
@@ -83,6 +86,18 @@ class Broker:
             validate_only=False,
         )
         _check(f"make {topic}", [row.error_code for row in self._ask(request).topics])
+
+    def make(self, topic: str, partitions: int = 1, **configs: str) -> None:
+        """A topic of the first node alone, once it is there; one of the name may still be on its way out."""
+
+        def is_made() -> bool:
+            with suppress(AssertionError):
+                self.make_topic(topic, [[1]] * partitions, **configs)
+                return True
+            return False
+
+        wait_until(is_made, _MADE_DEADLINE_S, f"{topic} is made")
+        wait_until(lambda: self.end(topic) == 0, _MADE_DEADLINE_S, f"{topic} is there")
 
     def delete_topic(self, topic: str) -> None:
         request = DeleteTopicsRequest(topic_names=[topic], timeout_ms=_TIMEOUT_MS)
