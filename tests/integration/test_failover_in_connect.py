@@ -14,8 +14,7 @@ import pytest
 from connect.cli.commands.failover import FailoverArguments, run_failback, run_failover
 from connect.core.errors import ConfigError
 from connect.embedded.brokers import KafkaCluster
-from tests.kit.java_client import IDENTITY
-from tests.kit.java_program import format_properties
+from tests.kit.java_program import IDENTITY, format_properties
 from tests.kit.mirror import SMALL
 from tests.kit.processes import wait_until
 from tests.kit.rest_client import RestClient

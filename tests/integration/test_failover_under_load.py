@@ -16,7 +16,7 @@ from connect.core.errors import RetriableError
 from connect.embedded import cluster_config
 from connect.embedded.brokers import KafkaCluster
 from tests.conftest import EAGER
-from tests.kit.java_client import DEFAULT, IDENTITY
+from tests.kit.java_program import DEFAULT, IDENTITY
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.moving import COMPACTED, KINDS, PLACES, Feed, Mover, commit, committed, end_of, last_round, not_once
 

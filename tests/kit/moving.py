@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
 from connectors.client import Offsets, translate_offsets_of
-from tests.kit.java_client import DEFAULT, IDENTITY, ask_java, offsets_reported
+from tests.kit.java_program import DEFAULT, IDENTITY, ask_java, offsets_reported
 from tests.kit.mirror import CALM, FOLLOWED_GROUPS, SMALL
 from tests.kit.topics import make_topics
 

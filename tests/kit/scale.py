@@ -32,7 +32,7 @@ from tests.kit import marked
 from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, TopicPair
 from tests.kit.clients import cluster_at
-from tests.kit.java_mm2 import run_tool
+from tests.kit.java_program import run_tool
 from tests.kit.lateness import Lateness
 from tests.kit.long_run import begin, leave, say
 from tests.kit.mirror import Mirror, one_flow, with_rest

@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaProducer
 from connect.cli.commands.failover import FailoverArguments, run_failover
 from connect.embedded.brokers import KafkaCluster
 from tests.kit.copies import read_all
-from tests.kit.java_client import IDENTITY
+from tests.kit.java_program import IDENTITY
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.moving import commit, committed
 from tests.kit.processes import wait_until
