@@ -111,6 +111,7 @@ class LagWatch:
             for name in (self._watched.keys() | self._due_s.keys()) - here.keys():
                 if self._is_over(name):
                     await self._forget(name)
+                    self._said.pop(name, None)
                     self._host.forget(name)
             self._absent_s = {name: since_s for name, since_s in self._absent_s.items() if name not in here}
             for name, connector in here.items():
@@ -334,6 +335,7 @@ async def read_last_runs(host: MirrorHost, watched: Mapping[str, _Watched]) -> N
                 last = await read_last_run(source, one.parts.store, one.settings)
                 if watched.get(name) is one:  # else it was forgotten meanwhile
                     host.verified[name] = one.settings, last
+                said.pop(name, None)
             except HeliographError as error:
                 if said.get(name) != str(error):
                     log.warning("%s: what its last verification found cannot be read: %s", name, error)

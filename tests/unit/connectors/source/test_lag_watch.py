@@ -213,6 +213,25 @@ async def test_a_connector_without_tasks_is_watched_while_here(worker: Worker, m
     await watch.stop()
 
 
+async def test_an_error_of_a_connector_that_was_created_again_is_logged_again(
+    worker: Worker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> ConnectorHere:
+        raise RetriableError("no broker answers")
+
+    monkeypatch.setattr(lag_watch, "_TICK_S", 0.0)
+    host = MirrorHost({"offset.storage.topic": "offsets", "group.id": "group"}, *cast(Any, [None] * 3))
+    here = {"us-eu": fail}
+    watch = LagWatch(host, lambda: here)
+    watch.start()
+    for times in (1, 2):
+        here["us-eu"] = fail
+        await until(lambda times=times: caplog.text.count("no broker answers") == times, "that it is logged")  # type: ignore[misc]
+        here.clear()
+        await until(lambda: not watch._due_s, "that it is forgotten")
+    await watch.stop()
+
+
 async def test_all_that_a_stopped_connector_selects_has_a_lag(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     host = MirrorHost({"offset.storage.topic": "offsets", "group.id": "group"}, *cast(Any, [None] * 3))
     contacts, is_stopped = Contacts(), False
