@@ -33,6 +33,14 @@ PROMETHEUS: Final = shutil.which("prometheus")
 PROMTOOL: Final = shutil.which("promtool")
 _EVERY: Final = "5s"
 _START_S: Final = 60.0
+_DEADLINE_S: Final = 240.0
+#: The flows: one that skips gaps, and one that stops at them.
+_FLOW, _STRICT = "well->eu", "strict->eu"
+_TOPIC, _REFUSED, _STRICT_TOPIC = "well-numbers", "well-keyless", "strict-numbers"
+#: These say something only if there is something to say.
+_MAY_BE_EMPTY: Final = frozenset(
+    {"Heliograph: all flows: Alerts", "Heliograph: workers and Spark: Time left of certificates"}
+)
 
 
 class Prometheus:
@@ -102,16 +110,6 @@ def _is_ready(address: str) -> bool:
         return httpx.get(f"http://{address}/-/ready", trust_env=False, timeout=5.0).status_code == 200
     except httpx.TransportError:
         return False
-
-
-_DEADLINE_S: Final = 240.0
-#: The flows: one that skips gaps, and one that stops at them.
-_FLOW, _STRICT = "well->eu", "strict->eu"
-_TOPIC, _REFUSED, _STRICT_TOPIC = "well-numbers", "well-keyless", "strict-numbers"
-#: These say something only if there is something to say.
-_MAY_BE_EMPTY: Final = frozenset(
-    {"Heliograph: all flows: Alerts", "Heliograph: workers and Spark: Time left of certificates"}
-)
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="this machine has no promtool (Debian: apt install prometheus)")

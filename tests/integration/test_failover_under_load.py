@@ -29,6 +29,12 @@ DEADLINE_S: Final = 600.0
 SECOND: Final = 1_000_000
 #: How often a command is run again that says so.
 _RUNS: Final = 5
+_ROUNDS = 60
+#: Written at least while the command is at work.
+_MORE_ROUNDS = 10
+_ATOMIC = {"exactly.once.source.support": "enabled"}
+Keep = Callable[[str, object], None]
+Capture = pytest.CaptureFixture[str]
 
 
 class Commanded:
@@ -131,14 +137,6 @@ class Commanded:
                 return await last_round(self.bootstrap[target], remote) >= rounds
 
             await mirror.until(is_there, f"{remote} is copied to {target}", DEADLINE_S)
-
-
-_ROUNDS = 60
-#: Written at least while the command is at work.
-_MORE_ROUNDS = 10
-_ATOMIC = {"exactly.once.source.support": "enabled"}
-Keep = Callable[[str, object], None]
-Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,9 @@ from tests.kit.processes import wait_until
 REALM: Final = "EXAMPLE.COM"
 _PATH: Final = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/bin"
 _DEADLINE_S: Final = 120.0
+LISTENER = "KERBEROS"
+REAUTH_MS = 10_000
+USER = "mirror"
 
 
 def is_possible() -> bool:
@@ -104,10 +107,6 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(not is_possible(), reason="krb5-kdc, krb5-admin-server or gssapi is not installed"),
 ]
-
-LISTENER = "KERBEROS"
-REAUTH_MS = 10_000
-USER = "mirror"
 
 
 @pytest.fixture(scope="module")

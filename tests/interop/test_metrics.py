@@ -27,6 +27,25 @@ from tests.kit.workers import OurWorker, worker_properties
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 _PATH: Final = "jmxrmi"
+_DOMAIN: Final = "kafka.connect"
+_CONNECTOR: Final = {
+    "connector.class": "FileStreamSource",
+    "tasks.max": "1",
+    "transforms": "wrap",
+    "transforms.wrap.type": "org.apache.kafka.connect.transforms.HoistField$Value",
+    "transforms.wrap.field": "line",
+    "transforms.wrap.predicate": "is",
+    "predicates": "is",
+    "predicates.is.type": "org.apache.kafka.connect.transforms.predicates.TopicNameMatches",
+    "predicates.is.pattern": ".*",
+}
+#: Of Java's network client, of its metrics as such, and app-info in its older spelling: see docs/differences.md.
+_LEFT_OUT: Final = ("connect-metrics", "connect-node-metrics", "kafka-metrics-count")
+_OLD_NAMES: Final = ("CommitId", "StartTimeMs", "Version")
+#: Java's tags that name its clients; ours tell workers apart by ``group``.
+_OF_CLIENTS: Final = frozenset({"type", "client-id", "id"})
+#: With exactly-once a task has transactions, and so all there is.
+_CHANGES: Final = {"exactly.once.source.support": "enabled"}
 
 
 class Bean(NamedTuple):
@@ -77,27 +96,6 @@ def _value(server: Any, name: Any, attribute: str) -> Any:
         return server.getAttribute(name, attribute)
     except Py4JJavaError:
         return None
-
-
-_DOMAIN: Final = "kafka.connect"
-_CONNECTOR: Final = {
-    "connector.class": "FileStreamSource",
-    "tasks.max": "1",
-    "transforms": "wrap",
-    "transforms.wrap.type": "org.apache.kafka.connect.transforms.HoistField$Value",
-    "transforms.wrap.field": "line",
-    "transforms.wrap.predicate": "is",
-    "predicates": "is",
-    "predicates.is.type": "org.apache.kafka.connect.transforms.predicates.TopicNameMatches",
-    "predicates.is.pattern": ".*",
-}
-#: Of Java's network client, of its metrics as such, and app-info in its older spelling: see docs/differences.md.
-_LEFT_OUT: Final = ("connect-metrics", "connect-node-metrics", "kafka-metrics-count")
-_OLD_NAMES: Final = ("CommitId", "StartTimeMs", "Version")
-#: Java's tags that name its clients; ours tell workers apart by ``group``.
-_OF_CLIENTS: Final = frozenset({"type", "client-id", "id"})
-#: With exactly-once a task has transactions, and so all there is.
-_CHANGES: Final = {"exactly.once.source.support": "enabled"}
 
 
 def test_what_java_shows_we_show(us: KafkaCluster, tmp_path: Path) -> None:

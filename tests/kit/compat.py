@@ -36,6 +36,22 @@ _CODECS: Final = {0: (0, 1, 2), 1: (0, 1, 2, 3)}
 _PRODUCE_VERSION: Final = {0: 1, 1: 2}
 _SIZE_BYTES: Final = 1 << 20
 _VERSION_AND_ACKS: Final = struct.Struct(">hi")
+PAIRS: Final = (
+    ("2.8.2", DEFAULT_VERSION),
+    (DEFAULT_VERSION, "2.8.2"),
+    ("3.9.1", DEFAULT_VERSION),
+    (DEFAULT_VERSION, "3.9.1"),
+)
+_VICTIMS: Final = (Role.PYTHON_WORKER, Role.WORKER)
+_LOAD_BYTES: Final = (100_000, 1_000_000)
+#: Topics of brokers before this can be told to keep older messages (``message.format.version``).
+_OLD_MESSAGES_BEFORE: Final = (3, 0)
+_OLD_SETS: Final = 12
+_OLD_RECORDS: Final = 50
+HEAD: Final = (
+    "| source | target | records under load | records of other shapes | resumed over a surplus | s | faults |\n"
+    "| --- | --- | --- | --- | --- | --- | --- |"
+)
 
 
 async def write_old(bootstrap: str, topic: str, magic: int, sets: int, records: int) -> int:
@@ -66,20 +82,6 @@ async def _produce(connection: Any, topic: str, magic: int, records: bytes) -> N
     assert codes == [0], f"{topic}: the broker refuses messages of magic {magic}: {codes}"
 
 
-PAIRS: Final = (
-    ("2.8.2", DEFAULT_VERSION),
-    (DEFAULT_VERSION, "2.8.2"),
-    ("3.9.1", DEFAULT_VERSION),
-    (DEFAULT_VERSION, "3.9.1"),
-)
-_VICTIMS: Final = (Role.PYTHON_WORKER, Role.WORKER)
-_LOAD_BYTES: Final = (100_000, 1_000_000)
-#: Topics of brokers before this can be told to keep older messages (``message.format.version``).
-_OLD_MESSAGES_BEFORE: Final = (3, 0)
-_OLD_SETS: Final = 12
-_OLD_RECORDS: Final = 50
-
-
 @dataclass(frozen=True)
 class Outcome:
     """What one pair of releases came to; no faults means all is well."""
@@ -97,12 +99,6 @@ class Outcome:
             f"| {self.source} | {self.target} | {self.load_records} | {self.shape_records} | {self.surplus_rounds} "
             f"| {self.seconds:.0f} | {'; '.join(self.faults) or 'none'} |"
         )
-
-
-HEAD: Final = (
-    "| source | target | records under load | records of other shapes | resumed over a surplus | s | faults |\n"
-    "| --- | --- | --- | --- | --- | --- | --- |"
-)
 
 
 def play(versions: tuple[str, str], directory: Path, *, seed: int, kills: int) -> Outcome:

@@ -33,6 +33,18 @@ from tests.kit.topics import make_topics
 _READ_EVERY_S: Final = 0.1
 _DIGEST_BYTES: Final = 8
 _TIMESTAMP: Final = struct.Struct(">q")
+#: Retention and compaction look at their work often.
+_EAGER: Final = {
+    "log.initial.task.delay.ms": "500",
+    "log.retention.check.interval.ms": "500",
+    "log.cleaner.backoff.ms": "500",
+    # Else what was deleted within a minute of a broker's SIGKILL is back, and the mirror has passed it over.
+    "log.flush.start.offset.checkpoint.interval.ms": "100",
+}
+_POLL_S: Final = 0.2
+_DEADLINE_S: Final = 180.0
+#: REQUEST_TIMED_OUT, and INVALID_REPLICATION_FACTOR: no broker that could have it.
+_NOT_YET: Final = (7, 38)
 
 
 class Observer:
@@ -113,21 +125,6 @@ def _digest(*parts: bytes | None) -> int:
         found.update(b"-" if part is None else b"%d:" % len(part))
         found.update(part or b"")
     return int.from_bytes(found.digest(), "big")
-
-
-#: Retention and compaction look at their work often.
-_EAGER: Final = {
-    "log.initial.task.delay.ms": "500",
-    "log.retention.check.interval.ms": "500",
-    "log.cleaner.backoff.ms": "500",
-    # Else what was deleted within a minute of a broker's SIGKILL is back, and the mirror has passed it over.
-    "log.flush.start.offset.checkpoint.interval.ms": "100",
-}
-_POLL_S: Final = 0.2
-_DEADLINE_S: Final = 180.0
-
-#: REQUEST_TIMED_OUT, and INVALID_REPLICATION_FACTOR: no broker that could have it.
-_NOT_YET: Final = (7, 38)
 
 
 class SoakStage:

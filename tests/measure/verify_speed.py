@@ -18,6 +18,8 @@ from tests.kit.verify.scene import FULL, SPARKS, Scene, verifying_on
 
 _CONTROLLER: Final = Path("/sys/fs/cgroup/cpu")
 _PERIOD_US: Final = 10_000
+_GOAL_MB_S: Final = 100.0  # of one core
+_TOPICS: Final = (Topic("orders"), Topic("payments"))
 
 
 @contextmanager
@@ -35,10 +37,6 @@ def cpu_share(name: str, pids: Iterable[int], cores: float) -> Iterator[None]:
         for left in (group / "cgroup.procs").read_text().split():
             (_CONTROLLER / "cgroup.procs").write_text(left)
         group.rmdir()
-
-
-_GOAL_MB_S: Final = 100.0  # of one core
-_TOPICS: Final = (Topic("orders"), Topic("payments"))
 
 
 def main(arguments: list[str]) -> int:

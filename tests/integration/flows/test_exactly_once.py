@@ -147,11 +147,13 @@ async def test_it_is_switched_off_and_on_after_kills(us: KafkaCluster, eu: Kafka
         turns = ("enabled", "disabled", "enabled", "disabled", "disabled", "enabled")
         for turn, eos in enumerate(turns):
             mirror.configure(mirror_properties(eos, us, eu))
+            start = mirror.log_end()
             mirror.start()
             await write(us, "once-switched", 400)
             total += 800
             await site.arrives("once-switched", total)
             if turn in (1, len(turns) - 1):
+                mirror.await_line(start, ["resumed", "once-switched-0:"], 120)  # slices of a killed one may copy all
                 assert mirror.stop() == 0
             else:
                 writing = asyncio.create_task(write(us, "once-switched", 1_000))

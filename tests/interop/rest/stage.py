@@ -21,6 +21,8 @@ from tests.kit.copies import read_all
 from tests.kit.topics import make_topics
 from tests.kit.workers import worker_properties
 
+LINES: Final = "one\ntwo\nthree\n"
+
 
 def read_session_key(bootstrap: str, config_topic: str) -> bytes:
     """The newest one's bytes. Raises LookupError where there is none. Not for a running loop."""
@@ -32,9 +34,6 @@ def read_session_key(bootstrap: str, config_topic: str) -> bytes:
     if not values:
         raise LookupError(f"{config_topic} holds no session key")
     return base64.b64decode(json.loads(values[-1])["key"])
-
-
-LINES: Final = "one\ntwo\nthree\n"
 
 
 @dataclass(frozen=True, slots=True)
