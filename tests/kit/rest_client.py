@@ -47,14 +47,15 @@ class RestClient:
     def try_once(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, Any]:
-        """Status and parsed body (None where there is none) of one request."""
+        """Status and body of one request: parsed where it is JSON, None where there is none."""
         connection = http.client.HTTPConnection(*self._address, timeout=_TIMEOUT_S)
         try:
             data = None if body is None else json.dumps(body).encode()
             connection.request(method, path, data, {"Content-Type": "application/json", **(headers or {})})
             response = connection.getresponse()
-            text = response.read()
-            return response.status, json.loads(text) if text else None
+            text = response.read().decode()
+            is_json = "json" in response.getheader("Content-Type", "")
+            return response.status, json.loads(text) if text and is_json else text or None
         finally:
             connection.close()
 
