@@ -27,7 +27,7 @@ from bench.plan import COLD_TIMES, WARM_LATENCY_S, Asked
 from bench.profile import profile
 from bench.rows import Ceiling, Ciphers, Held, Latency, Result, Row, Rows, Run, Started
 from connect.core.errors import HeliographError
-from tests.kit.java_mm2 import JavaToolFailed, run_tool
+from tests.kit.java_program import JavaToolFailed, run_tool
 
 _PERFORMANCE: Final = "org.apache.kafka.tools.ProducerPerformance"
 _FAILED: Final = 1

@@ -20,7 +20,7 @@ from connect.wire.batch import BatchHeader, extents, read_header
 from connectors.dataplane import fetch_api
 from tests.kit.brokers import KafkaCluster
 from tests.kit.pipe import Direction
-from tests.kit.proxy import FaultProxy
+from tests.kit.proxy import FaultProxy, put_before
 from tests.kit.secured import Secured, start_secured
 from tests.kit.topics import make_topics, until_gone
 
@@ -195,11 +195,7 @@ def start_bed(replication: int, *, is_secured: bool, folder: Path) -> Iterator[B
 
 def _side(name: str, nodes: int, config: Mapping[str, str], folder: Path, exits: ExitStack) -> Side:
     proxies: list[FaultProxy] = []
-
-    def advertised(_: int, port: int) -> tuple[str, int]:
-        proxies.append(exits.enter_context(FaultProxy.start("127.0.0.1", port)))
-        return proxies[-1].address
-
+    advertised = put_before(exits, proxies)
     started = KafkaCluster.start(
         name, nodes=nodes, config=config, base_dir=folder, jvm_options=_HEAP, advertised=advertised
     )

@@ -11,7 +11,7 @@ import javaproperties
 
 from bench.bed import BenchError
 from bench.loads import AnyLoad, Load, Paced
-from tests.kit.java_mm2 import JavaMirrorMaker
+from tests.kit.java_program import JavaMirrorMaker
 from tests.kit.mirror import STOP_DEADLINE_S, Mirror
 
 _HERE: Final = Path(__file__).parent

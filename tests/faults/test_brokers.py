@@ -22,7 +22,6 @@ from tests.kit.rounds import Path, Round
 from tests.kit.rounds import plan as kill_plan
 from tests.kit.stage import Stage
 from tests.kit.stored import stored_positions
-from tests.kit.strike import faults_of
 from tests.kit.writer import Load
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -73,7 +72,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield stage
         ending = stage.shut_down()
         assert not ending.faults
-        assert ending.comparison.is_exact, "\n".join(faults_of(ending.comparison))
+        assert ending.comparison.is_exact, "\n".join(ending.comparison.faults)
 
 
 class Scene:
@@ -104,7 +103,7 @@ class Scene:
         self.under_load()
         written = self.stage.writer.pause()
         report = self.stage.caught_up(DEADLINE_S)
-        assert report.is_exact, "\n".join(faults_of(report))
+        assert report.is_exact, "\n".join(report.faults)
         ends = {(topic, index): count for topic, counts in written.items() for index, count in counts.items()}
         wait_until(
             lambda: asyncio.run(stored_positions(self.stage.eu.bootstrap, "us", PARTITIONS)) == ends,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -67,7 +66,7 @@ async def _stored_gaps(bootstrap: str, alias: str) -> dict[str, Gap]:
 def recreate(broker: Broker, topic: str) -> None:
     """In one go: a topic that stays away for ten seconds is said to be gone for good."""
     broker.delete_topic(topic)
-    make(broker, topic)
+    broker.make(topic)
 
 
 def await_end(broker: Broker, topic: str, end: int) -> None:
@@ -84,22 +83,11 @@ def await_stored(bootstrap: str, alias: str, topics: Sequence[str]) -> None:
     )
 
 
-def make(broker: Broker, topic: str) -> None:
-    def is_made() -> bool:
-        with suppress(AssertionError):  # one of the name may still be on its way out
-            broker.make_topic(topic, [[1]])
-            return True
-        return False
-
-    wait_until(is_made, DEADLINE_S, f"{topic} is made")
-    wait_until(lambda: broker.end(topic) == 0, DEADLINE_S, f"{topic} is there")
-
-
 @pytest.fixture(scope="module")
 def world(us: KafkaCluster, eu: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     source, target = Broker(us, 0), Broker(eu, 0)
     for topic in chain(*FLOWS.values()):
-        make(source, topic)
+        source.make(topic)
         source.produce(topic, 0, FIRST)
     properties = {
         "clusters": f"{ALIAS}, {RESUMES}, eu",
@@ -254,7 +242,7 @@ def test_a_topic_that_was_away_for_long_is_copied_from_its_beginning(
     """It is the only one of its task, which therefore waits for it."""
     source, target = Broker(us, 0), Broker(eu, 0)
     topic, remote = "away-for-long", "away.away-for-long"
-    make(source, topic)
+    source.make(topic)
     source.produce(topic, 0, FIRST)
     properties = {
         **one_flow(us.bootstrap, eu.bootstrap, topic, "away", tasks=1),
@@ -267,7 +255,7 @@ def test_a_topic_that_was_away_for_long_is_copied_from_its_beginning(
         await_end(target, remote, FIRST)
         source.delete_topic(topic)
         mirror.await_line(0, (f"source topic {topic} does not exist any more",), DEADLINE_S)
-        make(source, topic)
+        source.make(topic)
         source.produce(topic, 100, 10)
         mirror.await_line(0, (f"source topic {topic} was recreated",), DEADLINE_S)
         wait_until(

@@ -19,7 +19,6 @@ from tests.kit.direct import Broker, Replicas
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.processes import slices, wait_until
 from tests.kit.stored import stored_positions
-from tests.kit.strike import faults_of
 from tests.kit.topics import make_topics
 from tests.kit.writer import Acknowledged, Load, Writer
 
@@ -66,7 +65,7 @@ class World:
             pairs = [TopicPair(load.topic, f"{source.name}.{load.topic}", load.partitions) for load in loads]
             async with Checker(source.bootstrap, target.bootstrap, pairs) as checker:
                 report = await checker.caught_up(DEADLINE_S)
-            assert report.is_exact, "\n".join(faults_of(report)) + "\n".join(self.mirror.log_lines()[-20:])
+            assert report.is_exact, "\n".join(report.faults) + "\n".join(self.mirror.log_lines()[-20:])
 
     async def compare_one(self, topic: str, remote: str, records: int) -> None:
         sides = settings_of(self.solo.bootstrap), settings_of(self.trio.bootstrap)

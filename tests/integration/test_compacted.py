@@ -26,7 +26,7 @@ from connect.kafka.log.offsets import LATEST, list_offsets
 from connect.kafka.log.producer import OutRecord, PlainWriter, TransactionalWriter, partition_of
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.log.transactions import add_partitions, claim, end_transaction, init_producer_id
-from connect.kafka.security.connection_settings import connection_settings
+from tests.kit.clients import cluster_and_admin
 from tests.kit.members import until
 
 pytestmark = pytest.mark.integration
@@ -34,11 +34,14 @@ pytestmark = pytest.mark.integration
 
 class Followed:
     def __init__(
-        self, bootstrap: str, partitions: int = 1, *, read_committed: bool = False, only_last: bool = False
+        self,
+        clients: tuple[Cluster, Admin],
+        partitions: int = 1,
+        *,
+        read_committed: bool = False,
+        only_last: bool = False,
     ) -> None:
-        settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="follower", where="cluster us")
-        self.cluster = Cluster(settings, "us")
-        self.admin = Admin(settings, "us")
+        self.cluster, self.admin = clients
         self.topic = f"log-{uuid4()}"
         self.partitions = partitions
         self.seen: list[LogRecord] = []
@@ -87,20 +90,17 @@ class Followed:
     async def others_write(self, *values: bytes | None) -> None:
         await PlainWriter(self.cluster).write(self.records(*values))
 
-    async def close(self) -> None:
-        await self.log.stop()
-        await self.admin.close()
-        await self.cluster.close()
-
 
 @asynccontextmanager
-async def followed(us: KafkaCluster, *shape: Any, **how: bool) -> AsyncIterator[Followed]:
-    made = Followed(us.bootstrap, *shape, **how)
-    await made.make()
-    try:
-        yield made
-    finally:
-        await made.close()
+async def followed(us: KafkaCluster, *shape: Any, made: bool = True, **how: bool) -> AsyncIterator[Followed]:
+    async with cluster_and_admin(us.bootstrap, "us") as clients:
+        found = Followed(clients, *shape, **how)
+        if made:
+            await found.make()
+        try:
+            yield found
+        finally:
+            await found.log.stop()
 
 
 @pytest.fixture
@@ -354,21 +354,18 @@ async def test_what_cannot_be_taken_in_ends_it(plain: Followed) -> None:
 
 
 async def test_a_topic_that_is_not_there(us: KafkaCluster) -> None:
-    followed = Followed(us.bootstrap)
-    try:
+    async with followed(us, made=False) as plain:
         said = ""
         while "UNKNOWN_TOPIC" not in said:  # a busy machine may not get as far as asking
             with pytest.raises(RetriableError, match=r"could not be read to its end within 0\.5 s; ") as refused:
-                await followed.log.start(0.5)
+                await plain.log.start(0.5)
             said = str(refused.value)
         assert re.search(r"has no topic log-.* at the moment: UNKNOWN_TOPIC", said)
-        assert await followed.log.ended() is None
-        await followed.make()
-        await followed.others_write(b"1")
-        await followed.log.start()
-        assert followed.values == [b"1"]
-    finally:
-        await followed.close()
+        assert await plain.log.ended() is None
+        await plain.make()
+        await plain.others_write(b"1")
+        await plain.log.start()
+        assert plain.values == [b"1"]
 
 
 async def test_stopping_leaves_nothing_behind(plain: Followed) -> None:

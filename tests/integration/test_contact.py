@@ -76,7 +76,7 @@ def _properties(still: KafkaCluster, eu: KafkaCluster) -> dict[str, str]:
 def seen(still: KafkaCluster, stuck: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Seen]:
     """The running mirror with a hundred records copied; at the end it stops and leaves no process behind."""
     source, target = Broker(still, 0), Broker(stuck, 0)
-    source.make_topic(_TOPIC, [[1]])
+    source.make(_TOPIC)
     asyncio.run(commit(still.bootstrap, "still-group", {_TOPIC: 1}))  # else there is no task of checkpoints
     properties = _properties(still, stuck)
     with Mirror(properties, tmp_path_factory.mktemp("seen")) as mirror:
@@ -289,5 +289,6 @@ async def _record_rejected(bootstrap: str, topics: tuple[str, ...]) -> None:
         for topic in topics:
             for partition in await producer.partitions_for(topic):
                 for poison in _POISON:
-                    for key, value in ((poison, b"x"), (b"connector-x", poison), (poison, None)):
+                    named = [(key, poison) for key in (b"connector-x", b"status-connector-x")]
+                    for key, value in ((poison, b"x"), *named, (poison, None)):
                         await producer.send_and_wait(topic, value, key, partition=partition)

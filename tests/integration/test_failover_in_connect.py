@@ -14,20 +14,17 @@ import pytest
 from connect.cli.commands.failover import FailoverArguments, run_failback, run_failover
 from connect.core.errors import ConfigError
 from connect.embedded.brokers import KafkaCluster
-from tests.kit.java_program import format_properties
+from tests.kit.java_program import IDENTITY, format_properties
 from tests.kit.mirror import SMALL
 from tests.kit.processes import wait_until
 from tests.kit.rest_client import RestClient
-from tests.kit.two_ways import EACH, PLAIN, TRANSACTIONS, TwoWays
+from tests.kit.two_ways import TwoWays
 from tests.kit.workers import OurWorker, worker_properties
 
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(1800)]
 
 _DEADLINE_S: Final = 600.0
-#: Where the two topics end: each transaction has a marker.
-_ENDS: Final = (PLAIN, 2 * TRANSACTIONS * (EACH + 1))
 _BYTES: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
-_IDENTITY: Final = "IdentityReplicationPolicy"
 Capture = pytest.CaptureFixture[str]
 
 
@@ -63,7 +60,7 @@ class Groups:
             "source.cluster.bootstrap.servers": two.bootstrap[source],
             "target.cluster.bootstrap.servers": two.bootstrap[target],
             "source.consumer.isolation.level": "read_committed",
-            "replication.policy.class": f"org.apache.kafka.connect.mirror.{_IDENTITY}",
+            "replication.policy.class": f"org.apache.kafka.connect.mirror.{IDENTITY}",
             "topics": f".*-{two.name}",
             "key.converter": _BYTES,
             "value.converter": _BYTES,
@@ -87,7 +84,7 @@ class Groups:
 
 @pytest.fixture
 def two(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> TwoWays:
-    return TwoWays(us, eu, tmp_path, _IDENTITY)
+    return TwoWays(us, eu, tmp_path)
 
 
 @pytest.fixture
@@ -102,9 +99,7 @@ def groups(two: TwoWays, tmp_path: Path) -> Iterator[Groups]:
 
 
 def test_groups_of_connect_are_stopped_and_started_over_rest(two: TwoWays, groups: Groups, capsys: Capture) -> None:
-    two.make_topics(two.us)
-    two.write(two.us, "first")
-    two.place_groups(two.us, two.topics, dict(zip(two.topics, _ENDS, strict=True)))
+    two.begin()
     groups.create(two.eu, "RUNNING")
     groups.create(two.us, "STOPPED")
     for topic in two.topics:
@@ -113,8 +108,8 @@ def test_groups_of_connect_are_stopped_and_started_over_rest(two: TwoWays, group
     a_file_that_does_not_know_the_connector_is_refused(two, over)
     assert run_failover(over) == 0
     assert_moved(two, capsys)
-    to_read = two.left_to_read(two.us, two.topics)
-    assert two.left_to_read(two.eu, two.topics) == to_read
+    to_read = two.left_to_read(two.us)
+    assert two.left_to_read(two.eu) == to_read
     verdict = RestClient(groups.workers[two.eu].url).ask("GET", f"/connectors/{groups.connector(two.eu)}/verdict")
     assert "a failover to" in verdict["verdict"]["sentence"], "as heliograph status says"
 
@@ -123,7 +118,7 @@ def test_groups_of_connect_are_stopped_and_started_over_rest(two: TwoWays, group
     assert_moved(two, capsys)
     for topic in two.topics:
         assert two.values(two.us, topic) == two.values(two.eu, topic), "nothing came back twice, and nothing is missing"
-    assert two.left_to_read(two.us, two.topics) == two.left_to_read(two.eu, two.topics)
+    assert two.left_to_read(two.us) == two.left_to_read(two.eu)
     two.write(two.us, "third")
     for topic in two.topics:
         groups.await_ends_with(topic, two.eu)

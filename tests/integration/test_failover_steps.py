@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -281,31 +277,3 @@ async def test_a_failback_moves_groups_only_once_what_came_back_is_verified(
 async def rules_of(kafka: KafkaCluster) -> list[AclBinding]:
     async with cluster_at(kafka.bootstrap) as cluster:
         return await describe_acls(cluster)
-
-
-def ended_well(command: list[str], lines: int) -> bool:
-    """Of a command that is killed as soon as it has said more than so many lines."""
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    assert process.stderr is not None
-    with process.stderr as said:
-        for number, _ in enumerate(said):
-            if number == lines:
-                os.kill(process.pid, signal.SIGKILL)
-                break
-    return process.wait(120) == 0
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("verify", [[], ["--verify"]], ids=["", "verified"])
-async def test_killed_at_every_line_that_it_says_and_run_again_it_ends_the_same(
-    copied: Copied, verify: list[str]
-) -> None:
-    command = [sys.executable, "-c", "from connect.cli.main import main; main()", "failover", str(copied.file)]
-    command += ["--to", copied.eu, "--leave-unreplicated", "--execute", "--yes", *verify]
-    kills = 0
-    while not await asyncio.to_thread(ended_well, command, kills):
-        kills += 1
-        assert kills < 30
-    assert kills > 3
-    assert await copied.stored() == copied.wanted()
-    assert await copied.before(copied.eu) == dict.fromkeys(copied.groups), "what was there at first"

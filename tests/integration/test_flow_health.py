@@ -20,10 +20,10 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import wall_ms
 from connect.kafka.log.producer import OutRecord, PlainWriter
 from connect.kafka.log.topic_admin import Admin
-from connect.kafka.security.connection_settings import connection_settings
 from connectors.formats.mirror_records import Heartbeat
 from connectors.heartbeat import MOST, TopicHeartbeats, read_heartbeats
 from connectors.policy import DefaultReplicationPolicy
+from tests.kit.clients import cluster_and_admin
 from tests.kit.topics import until_gone, until_led
 
 pytestmark = pytest.mark.integration
@@ -32,10 +32,8 @@ pytestmark = pytest.mark.integration
 class Site:
     """A cluster with heartbeats that nobody but the test writes; those that mirrors of other tests left are gone."""
 
-    def __init__(self, eu: KafkaCluster) -> None:
-        settings = connection_settings({"bootstrap.servers": eu.bootstrap}, client_id="beats", where="cluster eu")
-        self.bootstrap = eu.bootstrap
-        self.cluster, self.admin = Cluster(settings, "eu"), Admin(settings, "eu")
+    def __init__(self, bootstrap: str, cluster: Cluster, admin: Admin) -> None:
+        self.bootstrap, self.cluster, self.admin = bootstrap, cluster, admin
         name = uuid.uuid4().hex[:6]
         self.us, self.eu, self.ap = (f"{alias}{name}" for alias in ("us", "eu", "ap"))
         self.topics = ["heartbeats", f"{self.us}.heartbeats", f"{self.us}.{self.ap}.heartbeats"]
@@ -62,18 +60,14 @@ class Site:
         )
         return file
 
-    async def close(self) -> None:
-        await self.admin.delete_topics(self.topics)
-        await self.admin.close()
-        await self.cluster.close()
-
 
 @pytest.fixture
 async def site(eu: KafkaCluster) -> AsyncIterator[Site]:
-    made = Site(eu)
-    await made.make()
-    yield made
-    await made.close()
+    async with cluster_and_admin(eu.bootstrap, "eu") as clients:
+        made = Site(eu.bootstrap, *clients)
+        await made.make()
+        yield made
+        await made.admin.delete_topics(made.topics)
 
 
 async def _reported(

@@ -1,4 +1,4 @@
-"""One mirror with transform.sql that meets hostile data, hostile records in its own topics, and idle connections."""
+"""One mirror with transform.sql that meets hostile data and idle connections."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import asyncio
 import json
 import socket
 import threading
-import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -18,7 +16,6 @@ import pytest
 import zstandard
 
 from connect.wire import batch as wire
-from connect.wire import records
 from connect.wire.fetch_produce import uvarint
 from tests.kit.brokers import KafkaCluster
 from tests.kit.copies import await_records, send
@@ -26,6 +23,7 @@ from tests.kit.direct import Broker
 from tests.kit.logs import batch_of
 from tests.kit.mirror import CALM, Mirror, one_flow, with_rest
 from tests.kit.processes import Role, soonest_s, wait_until
+from tests.kit.rest_client import RestClient
 from tests.kit.topics import make_topics
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
@@ -34,12 +32,6 @@ TOPIC = "hostile"
 DEADLINE_S = 600.0
 SOCKETS = 2000
 MIB = 1 << 20
-#: Internal topics of the flow, at the target and at the source.
-AT_TARGET = (
-    *(f"mm2-{each}.us.internal" for each in ("configs", "offsets", "status", "offset-map")),
-    "us.checkpoints.internal",
-)
-AT_SOURCE = ("mm2-offset-syncs.eu.internal", "heartbeats")
 
 
 @dataclass
@@ -58,8 +50,7 @@ class Flow:
         await_records(self.mirror, self.eu.bootstrap, f"us.{TOPIC}", self.written, DEADLINE_S)
 
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(f"{self.url}{path}", timeout=60) as answer:
-            return json.load(answer)
+        return RestClient(f"{self.url}/").ask("GET", path)
 
     def python_bytes(self) -> int:
         """The memory of the worker, Spark's driver and its Python workers; the JVM has a limit of its own."""
@@ -73,17 +64,13 @@ class Flow:
 
 @pytest.fixture(scope="module")
 def flow(us: KafkaCluster, eu: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flow]:
-    asyncio.run(make_topics(us.bootstrap, {TOPIC: 2, "heartbeats": 1}))
+    asyncio.run(make_topics(us.bootstrap, {TOPIC: 2}))
     rest = with_rest()
     properties = {
         **one_flow(us.bootstrap, eu.bootstrap, TOPIC, tasks=1),
         **CALM,
         **rest,
         "us->eu.transform.sql": "SELECT upper(string(value)) AS value FROM records",
-        "emit.checkpoints.enabled": "true",
-        "emit.heartbeats.enabled": "true",
-        "emit.checkpoints.interval.seconds": "1",
-        "emit.heartbeats.interval.seconds": "1",
     }
     with Mirror(properties, tmp_path_factory.mktemp("hostile")) as mirror:
         mirror.start()
@@ -124,43 +111,6 @@ def test_a_batch_that_expands_to_a_gibibyte_stops_its_partition_only(flow: Flow)
     (stopped,) = flow.get(path)["partitions"]
     assert "exceeds" in json.dumps(stopped) and TOPIC in json.dumps(stopped)
     assert base < peak < base + 300 * MIB, (base, peak)
-
-
-def poison() -> bytes:
-    """Records that no reader of internal topics knows, none without a key: compacted topics would refuse that."""
-    now_ms = int(time.time() * 1000)
-    nested = b"[" * 100_000
-    keys = [nested, b"\xff", b"", b"connector-x", b"status-connector-x"]
-    made = [records.Record(offset, now_ms, key, nested, []) for offset, key in enumerate(keys)]
-    return bytes(records.build(made, 0, -1, -1, -1))
-
-
-def test_a_poisoned_record_in_each_internal_topic_is_named_and_ends_nothing(flow: Flow) -> None:
-    def poisoned() -> None:
-        for cluster, topics in ((flow.eu, AT_TARGET), (flow.us, AT_SOURCE)):
-            for topic in topics:
-                Broker(cluster, 0).append(topic, poison())
-
-    poisoned()
-    flow.copies(10)
-    # What is read at the start only.
-    assert flow.mirror.stop() == 0
-    poisoned()
-    flow.mirror.start()
-    flow.copies(10)
-
-    # The others are read where there are groups, or by commands.
-    named = ("Config topic: record", "topic mm2-offsets.us.internal", "topic mm2-status.us.internal")
-
-    def unnamed() -> list[str]:
-        lines = [line for line in flow.mirror.log_lines() if "is skipped" in line or "cannot be read" in line]
-        return [topic for topic in named if not any(topic in line for line in lines)]
-
-    wait_until(lambda: not unnamed(), DEADLINE_S, "each is named")
-    flow.get("/us/eu/connectors/MirrorSourceConnector/lag")
-    for name in flow.get("/us/eu/connectors"):
-        status = flow.get(f"/us/eu/connectors/{name}/status")
-        assert {status["connector"]["state"], *(each["state"] for each in status["tasks"])} == {"RUNNING"}, status
 
 
 @contextmanager

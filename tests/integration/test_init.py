@@ -34,8 +34,7 @@ def _heliograph(*arguments: str) -> str:
 def _begun(us: KafkaCluster, eu: KafkaCluster, alias: str, folder: Path, *more: str) -> tuple[str, Broker]:
     """Writes the files for a topic of the flow's own, which gets records; the remote topic and the target's broker."""
     topic, ours = f"begun-by-{alias}", Broker(us, 0)
-    ours.make_topic(topic, [[1]])
-    wait_until(lambda: ours.end(topic) == 0, _DEADLINE_S, "the topic is there")
+    ours.make(topic)
     ours.produce(topic, 0, _RECORDS)
     places = ("--source", f"{alias}={us.bootstrap}", "--target", f"eu={eu.bootstrap}")
     _heliograph("init", *places, "--topics", topic, "--groups", "no-group", "--dir", str(folder), *more)

@@ -43,8 +43,7 @@ def pair() -> Iterator[Pair]:
 
 def _fill(cluster: KafkaCluster, topic: str) -> None:
     broker = Broker(cluster, 0)
-    broker.make_topic(topic, [[1]])
-    wait_until(lambda: broker.end(topic) == 0, _DEADLINE_S, f"{topic} is there")
+    broker.make(topic)
     broker.produce(topic, 0, _RECORDS)
 
 
@@ -70,11 +69,10 @@ def test_kafkas_sample_of_a_mirror_runs(pair: Pair, tmp_path: Path) -> None:
         mirror.start()
 
         def is_there() -> bool:
-            assert mirror.is_running, mirror.log_lines()[-20:]
             copied = all(Broker(target, 0).end(remote) >= _RECORDS for _, _, target, remote in ways)
             return copied and ("B", "A") in _beating(a) and ("A", "B") in _beating(b)
 
-        wait_until(is_there, _DEADLINE_S, "both ways are copied, with heartbeats of both")
+        mirror.wait_until(is_there, "both ways are copied, with heartbeats of both", _DEADLINE_S)
         assert mirror.stop() == 0
         mirror.assert_gone()
     for source, topic, target, remote in ways:

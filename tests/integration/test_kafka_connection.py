@@ -12,13 +12,13 @@ from uuid import uuid4
 import pytest
 from kafka.protocol.consumer.fetch import FetchRequest
 from kafka.protocol.metadata import MetadataRequest
-from kafka.protocol.producer.produce import ProduceRequest
 from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest
 
 from connect.core.errors import ClusterUnreachable, RetriableError
 from connect.kafka.connection import Connection, RequestTimedOut, UnsupportedVersion
 from connect.kafka.framing_and_sasl import ConnectionLost
 from connect.wire import records
+from tests.kit.batches import produce_request
 from tests.kit.brokers import KafkaCluster
 from tests.kit.clients import cluster_at, settings_of
 from tests.kit.pipe import Direction
@@ -62,15 +62,8 @@ async def test_answers_far_larger_than_the_scratch_buffer(us: KafkaCluster, plai
     topic, value = f"large-{uuid4()}", bytes(range(256)) * 3000
     await make_topics(us.bootstrap, {topic: 1})
     batch = bytes(records.build([records.Record(0, int(time.time() * 1000), None, value, [])], 0, -1, -1, -1))
-    row = ProduceRequest.TopicProduceData.PartitionProduceData(index=0, records=batch)
-    produce = ProduceRequest(
-        transactional_id=None,
-        acks=-1,
-        timeout_ms=10_000,
-        topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=[row])],
-    )
     for _ in range(3):
-        answer = await plain.call(produce, at_most=11)
+        answer = await plain.call(produce_request(topic, 0, batch), at_most=11)
         assert answer.responses[0].partition_responses[0].error_code == 0
     wanted = FetchRequest.FetchTopic.FetchPartition(
         partition=0, fetch_offset=0, partition_max_bytes=10_000_000, current_leader_epoch=-1, last_fetched_epoch=-1

@@ -9,7 +9,7 @@ import pytest
 from aiokafka.structs import ConsumerRecord
 
 from connect.embedded.brokers import KafkaCluster
-from tests.kit.maker_1 import QUICK, SpreadJudge, maker_1, numbers, read, stored, until, write
+from tests.kit.maker_1 import DEADLINE_S, QUICK, SpreadJudge, maker_1, numbers, read, stored, write
 from tests.kit.topics import make_topics
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -27,16 +27,15 @@ async def test_topics_keep_their_names_and_positions_are_the_groups(
         await write(us.bootstrap, topic, range(RECORDS), partitions=partitions)
     # Nobody is killed: no session may end, and nothing be copied twice, because the machine stands still.
     calm = {**QUICK, "session.timeout.ms": "60000"}
-    source = {"bootstrap.servers": us.bootstrap, "group.id": GROUP, **calm}
-    with maker_1(tmp_path, [source], {"bootstrap.servers": eu.bootstrap}, "--whitelist", "none,mm1[.].*") as maker:
+    options = ("--whitelist", "none,mm1[.].*")
+    with maker_1(tmp_path, us.bootstrap, eu.bootstrap, GROUP, *options, consumer=calm) as maker:
         maker.start()
 
         async def is_stored() -> bool:
-            assert maker.is_running, maker.log_lines()[-20:]
             at = await stored(us.bootstrap, GROUP)
             return sum(one.offset for one in at.values()) == 3 * RECORDS
 
-        await until(is_stored, "the group stands at the ends")
+        await maker.until(is_stored, "the group stands at the ends", DEADLINE_S)
         assert maker.stop() == 0, maker.log_lines()[-20:]
         maker.assert_gone()
     assert {topic for topic, _ in await stored(us.bootstrap, GROUP)} == {"mm1.alike", "mm1.fewer", "mm1.new"}

@@ -1,4 +1,4 @@
-"""Several of ``kafka-mirror-maker``: shared work, a chain of clusters, a refused record, a message handler."""
+"""Several of ``kafka-mirror-maker``: shared work, a refused record, a message handler."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, TopicPair
 from tests.kit.clients import cluster_at
 from tests.kit.groups import describe
-from tests.kit.maker_1 import DEADLINE_S, QUICK, SpreadJudge, maker_1, numbers, read, stored, until, write
+from tests.kit.maker_1 import DEADLINE_S, SpreadJudge, maker_1, numbers, read, stored, until, write
 from tests.kit.mirror import Mirror
 from tests.kit.topics import make_topics
 from tests.kit.writer import Load, Writer
@@ -42,10 +42,8 @@ async def test_a_fleet_shares_the_work_across_a_kill_and_a_join(
 ) -> None:
     topic, group = "mm1-fleet", "mm1-fleet-group"
     await make_topics(us.bootstrap, {topic: PARTITIONS})
-    source = {"bootstrap.servers": us.bootstrap, "group.id": group, **QUICK}
-    target = {"bootstrap.servers": eu.bootstrap}
     first, second, third, fourth = (
-        maker_1(tmp_path / str(number), [source], target, "--include", topic) for number in range(4)
+        maker_1(tmp_path / str(number), us.bootstrap, eu.bootstrap, group, "--include", topic) for number in range(4)
     )
     with (
         first,
@@ -81,39 +79,6 @@ async def test_a_fleet_shares_the_work_across_a_kill_and_a_join(
         assert report.total("source_records") > 0
 
 
-async def test_a_chain_of_three_clusters(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
-    topic = "mm1-chain"
-    await make_topics(us.bootstrap, {topic: 2})
-    await write(us.bootstrap, topic, range(200), partitions=2)
-    with KafkaCluster.start("ap") as ap:
-        hops = [(us, eu), (eu, ap)]
-        first, second = (
-            maker_1(
-                tmp_path / here.name,
-                [{"bootstrap.servers": here.bootstrap, "group.id": "mm1-chain", **QUICK}],
-                {"bootstrap.servers": there.bootstrap, "acks": "-1", "max.in.flight.requests.per.connection": "1"},
-                "--whitelist",
-                topic,
-            )
-            for here, there in hops
-        )
-        with first, second:
-            first.start()
-            second.start()
-
-            async def arrived(count: int) -> bool:
-                for maker in (first, second):
-                    assert maker.is_running, maker.log_lines()[-20:]
-                return sum(map(len, (await numbers(ap.bootstrap, topic)).values())) == count
-
-            await until(lambda: arrived(200), "all is at the end of the chain")
-            await write(us.bootstrap, topic, range(200, 300), partitions=2)
-            await until(lambda: arrived(300), "the rest is at the end of the chain")
-            for maker in (first, second):
-                assert await asyncio.to_thread(maker.stop) == 0, maker.log_lines()[-20:]
-        assert await numbers(ap.bootstrap, topic) == await numbers(us.bootstrap, topic)
-
-
 @pytest.mark.parametrize("partitions", [1, 2])
 async def test_a_record_that_can_never_be_sent(
     us: KafkaCluster, eu: KafkaCluster, tmp_path: Path, partitions: int
@@ -123,9 +88,8 @@ async def test_a_record_that_can_never_be_sent(
     await make_topics(us.bootstrap, {topic: 1})
     await make_topics(eu.bootstrap, {topic: partitions}, {"cleanup.policy": "compact"})
     await write(us.bootstrap, topic, range(1, 40), partitions=1)
-    source = {"bootstrap.servers": us.bootstrap, "group.id": group, **QUICK}
-    target = {"bootstrap.servers": eu.bootstrap}
-    with maker_1(tmp_path / "abort", [source], target, "--include", topic) as maker:
+    way = (us.bootstrap, eu.bootstrap, group, "--include", topic)
+    with maker_1(tmp_path / "abort", *way) as maker:
         maker.start()
 
         async def ended() -> bool:
@@ -135,14 +99,13 @@ async def test_a_record_that_can_never_be_sent(
         log = maker.log_lines()
         assert maker.stop() == 1, log[-5:]
         assert any(f"{topic}-0 cannot be copied further than source offset" in line for line in log), log[-5:]
-    with maker_1(tmp_path / "skip", [source], target, "--include", topic, "--abort.on.send.fail", "false") as maker:
+    with maker_1(tmp_path / "skip", *way, "--abort.on.send.fail", "false") as maker:
         maker.start()
 
         async def is_stored() -> bool:
-            assert maker.is_running, maker.log_lines()[-20:]
             return [one.offset for one in (await stored(us.bootstrap, group)).values()] == [39]
 
-        await until(is_stored, "the others are copied")
+        await maker.until(is_stored, "the others are copied", DEADLINE_S)
         assert maker.stop() == 0, maker.log_lines()[-20:]
         named = [line for line in maker.log_lines() if "skipped the record of topic" in line]
     assert [line.partition("at offset ")[2].partition(":")[0] for line in named] == ["10", "21", "32"]
@@ -157,22 +120,19 @@ async def test_more_partitions_at_the_target_across_a_kill(us: KafkaCluster, eu:
     await make_topics(us.bootstrap, {topic: 2})
     await make_topics(eu.bootstrap, {topic: 5})
     await write(us.bootstrap, topic, range(2000), keys=40)
-    source = {"bootstrap.servers": us.bootstrap, "group.id": group, **QUICK}
-    with maker_1(
-        tmp_path, [source], {"bootstrap.servers": eu.bootstrap}, "--include", topic, "--num.streams", "2"
-    ) as maker:
+    options = ("--include", topic, "--num.streams", "2")
+    with maker_1(tmp_path, us.bootstrap, eu.bootstrap, group, *options) as maker:
         maker.start()
 
         async def arrived(count: int) -> bool:
-            assert maker.is_running, maker.log_lines()[-20:]
             found = await numbers(eu.bootstrap, topic)
             return {number for part in found.values() for number in part} >= set(range(count))
 
-        await until(lambda: arrived(2000), "all is copied")
+        await maker.until(lambda: arrived(2000), "all is copied", DEADLINE_S)
         maker.kill()
         await write(us.bootstrap, topic, range(2000, 4000), keys=40)
         maker.start()
-        await until(lambda: arrived(4000), "the rest is copied")
+        await maker.until(lambda: arrived(4000), "the rest is copied", DEADLINE_S)
         assert maker.stop() == 0, maker.log_lines()[-20:]
     found = await read(eu.bootstrap, topic)
     # At least once: what was copied beyond the stored position is copied again, in the order that it had.
@@ -190,15 +150,13 @@ async def test_a_message_handler_gives_topics_other_names(
     await make_topics(us.bootstrap, {topic: 2})
     await make_topics(eu.bootstrap, {f"us.{topic}": 2})
     await write(us.bootstrap, topic, range(200))
-    source = {"bootstrap.servers": us.bootstrap, "group.id": "mm1-handled-group", **QUICK}
     handler = ("--message.handler", "tests.kit.renaming:Renaming", "--message.handler.args", "us.")
-    with maker_1(tmp_path, [source], {"bootstrap.servers": eu.bootstrap}, "--include", topic, *handler) as maker:
+    with maker_1(tmp_path, us.bootstrap, eu.bootstrap, "mm1-handled-group", "--include", topic, *handler) as maker:
         maker.start()
 
         async def arrived() -> bool:
-            assert maker.is_running, maker.log_lines()[-20:]
             return sum(map(len, (await numbers(eu.bootstrap, f"us.{topic}")).values())) == 200
 
-        await until(arrived, "all is under the other name")
+        await maker.until(arrived, "all is under the other name", DEADLINE_S)
         assert maker.stop() == 0, maker.log_lines()[-20:]
     assert SpreadJudge(await read(eu.bootstrap, f"us.{topic}")).numbers == list(range(200))

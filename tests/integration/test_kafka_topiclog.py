@@ -16,17 +16,15 @@ from connect.kafka.log.compacted_topic import LogRecord, ensure_compacted_topic,
 from connect.kafka.log.producer import OutRecord, TransactionalWriter, partition_of
 from connect.kafka.log.topic_admin import Admin, TopicExists
 from connect.kafka.log.transactions import add_partitions, end_transaction, init_producer_id
-from connect.kafka.security.connection_settings import connection_settings
+from tests.kit.clients import cluster_and_admin
 from tests.kit.topics import until_led
 
 pytestmark = pytest.mark.integration
 
 
 class Client:
-    def __init__(self, bootstrap: str) -> None:
-        settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="topiclog", where="cluster us")
-        self.cluster = Cluster(settings, "us")
-        self.admin = Admin(settings, "us")
+    def __init__(self, cluster: Cluster, admin: Admin) -> None:
+        self.cluster, self.admin = cluster, admin
         self.topic = f"log-{uuid4()}"
 
     async def made(self, partitions: int = 3) -> str:
@@ -48,10 +46,8 @@ class Client:
 
 @pytest.fixture
 async def client(us: KafkaCluster) -> AsyncIterator[Client]:
-    client = Client(us.bootstrap)
-    yield client
-    await client.admin.close()
-    await client.cluster.close()
+    async with cluster_and_admin(us.bootstrap, "us") as clients:
+        yield Client(*clients)
 
 
 async def test_records_come_in_the_order_of_their_partition(client: Client) -> None:

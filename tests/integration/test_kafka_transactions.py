@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import pytest
-from kafka.protocol.producer.produce import ProduceRequest
 from kafka.protocol.producer.transaction import InitProducerIdRequest, InitProducerIdResponse
 
 from connect.core.model import NewTopic
@@ -16,6 +15,7 @@ from connect.kafka.log.active_producers import describe_producers
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.log.transactions import ProducerIdentity, Superseded, add_partitions, claim, fence, init_producer_id
 from connect.wire import records
+from tests.kit.batches import produced
 from tests.kit.brokers import KafkaCluster
 from tests.kit.clients import cluster_at
 from tests.kit.topics import until_led
@@ -47,20 +47,8 @@ async def topic(cluster: Cluster) -> str:
 async def produce(cluster: Cluster, topic: str, partition: int, who: ProducerIdentity, sequence: int) -> int:
     """Write one record outside any transaction; the error code that answers it, once the leader has taken office."""
     batch = records.build([records.Record(0, 1, b"k", b"v", [])], 0, who.producer_id, who.epoch, sequence)
-    row = ProduceRequest.TopicProduceData.PartitionProduceData(index=partition, records=bytes(batch))
-    request = ProduceRequest(
-        transactional_id=None,
-        acks=-1,
-        timeout_ms=10_000,
-        topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=[row])],
-    )
-    while True:
-        leader = (await cluster.topics({topic})).leader(topic, partition)
-        assert leader is not None
-        answer = await (await cluster.connection(leader)).call(request, at_most=11)
-        code: int = answer.responses[0].partition_responses[0].error_code
-        if code != NOT_LEADER:
-            return code
+    code, _ = await produced(cluster, topic, partition, bytes(batch), again=[NOT_LEADER])
+    return code
 
 
 async def test_zombie_is_refused_on_every_partition(cluster: Cluster, topic: str) -> None:

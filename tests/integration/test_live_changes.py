@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from aiokafka import TopicPartition as Partition
 
 from tests.kit.brokers import KafkaCluster
 from tests.kit.clients import cluster_and_admin
 from tests.kit.mirror import Mirror, one_flow, with_rest
+from tests.kit.rest_client import RestClient
 from tests.kit.stream import DEADLINE_S, Stream, longest_gap_s, producers_of
 from tests.kit.topics import make_topics
 
@@ -34,13 +34,11 @@ FROZEN_S = 9.0
 
 class World:
     def __init__(self, stream: Stream, mirror: Mirror, url: str) -> None:
-        self.stream, self.mirror, self.url = stream, mirror, f"{url}/connectors/{NAME}"
+        self.stream, self.mirror, self.url = stream, mirror, url
 
     async def ask(self, method: str, path: str, body: object = None) -> Any:
-        async with httpx.AsyncClient(trust_env=False, timeout=90) as client:
-            answer = await client.request(method, f"{self.url}{path}", json=body)
-        assert answer.is_success, answer.text
-        return answer.json() if answer.content else None
+        asked = f"/{ALIAS}/eu/connectors/{NAME}{path}"
+        return await asyncio.to_thread(RestClient(self.url).ask, method, asked, body)
 
     async def assigned(self) -> set[str]:
         found = await self.ask("GET", "/tasks")
@@ -71,7 +69,7 @@ async def world(own_us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> Async
     await make_topics(own_us.bootstrap, {"a": 3, "b": 2, "c": 1})
     with Mirror(properties, tmp_path) as mirror:
         mirror.start()
-        yield World(Stream(own_us, eu, ALIAS), mirror, f"{rest['listeners']}/{ALIAS}/eu")
+        yield World(Stream(own_us, eu, ALIAS), mirror, f"{rest['listeners']}/")
         assert await asyncio.to_thread(mirror.stop) == 0
         mirror.assert_gone()
 

@@ -16,8 +16,8 @@ from connect.kafka.log.compacted_log import CompactedLog
 from connect.kafka.log.compacted_topic import LogRecord, ensure_compacted_topic
 from connect.kafka.log.producer import OutRecord
 from connect.kafka.log.topic_admin import Admin
-from connect.kafka.security.connection_settings import connection_settings
 from tests.kit.brokers import KafkaCluster
+from tests.kit.clients import cluster_and_admin
 from tests.kit.members import SETTINGS, Joiner, agree, until
 
 pytestmark = pytest.mark.integration
@@ -71,9 +71,8 @@ async def test_a_member_that_vanished_is_left_behind(own: KafkaCluster) -> None:
 
 
 class Followed:
-    def __init__(self, bootstrap: str) -> None:
-        settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="follower", where="cluster own")
-        self.cluster, self.admin, self.topic = Cluster(settings, "own"), Admin(settings, "own"), f"log-{uuid4()}"
+    def __init__(self, cluster: Cluster, admin: Admin) -> None:
+        self.cluster, self.admin, self.topic = cluster, admin, f"log-{uuid4()}"
         self.seen: list[LogRecord] = []
         self.log = CompactedLog(self.cluster, self.topic, self.seen.append, self.seen.clear)
 
@@ -85,17 +84,13 @@ class Followed:
         await self.log.write([OutRecord(self.topic, b"k", value)], timeout_s=180)
         await self.log.read_to_end(180)
 
-    async def close(self) -> None:
-        await self.log.stop()
-        await self.admin.close()
-        await self.cluster.close()
-
 
 @pytest.fixture
 async def followed(own: KafkaCluster) -> AsyncIterator[Followed]:
-    followed = Followed(own.bootstrap)
-    yield followed
-    await followed.close()
+    async with cluster_and_admin(own.bootstrap, "own") as clients:
+        followed = Followed(*clients)
+        yield followed
+        await followed.log.stop()
 
 
 async def test_a_broker_that_restarts(own: KafkaCluster, pair: tuple[Joiner, Joiner], followed: Followed) -> None:

@@ -16,7 +16,7 @@ from tests.kit.clients import cluster_and_admin, stock_admin
 from tests.kit.copies import read_all, send
 from tests.kit.flow_group import FlowGroup
 from tests.kit.mirror import SMALL, Mirror
-from tests.kit.processes import Role, wait_until
+from tests.kit.processes import Role
 from tests.kit.topics import make_topics
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -130,11 +130,7 @@ def _internal(source: str) -> dict[str, int]:
 
 
 def _await_count(mirror: Mirror, cluster: KafkaCluster, topic: str, records: int) -> None:
-    def held() -> bool:
-        assert mirror.is_running, mirror.log_lines()[-20:]
-        return _count(cluster, topic) >= records
-
-    wait_until(held, _DEADLINE_S, f"{topic} holds {records} records")
+    mirror.wait_until(lambda: _count(cluster, topic) >= records, f"{topic} holds {records} records", _DEADLINE_S)
 
 
 async def _policies(cluster: KafkaCluster, topics: list[str]) -> set[str | None]:

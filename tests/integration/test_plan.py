@@ -66,8 +66,7 @@ def test_what_is_planned_is_done_and_then_there_is_nothing_to_do(
         "offset-syncs.topic.replication.factor = 1\n"
     )
     broker, planner = Broker(us, 0), Planner(file, capsys)
-    broker.make_topic("planned-a", [[1], [1]], retention_ms="1234567")
-    wait_until(lambda: broker.end("planned-a") == 0, 60, "the topic is there")
+    broker.make("planned-a", 2, retention_ms="1234567")
 
     code, reported = planner.json()
     assert code == 2
@@ -108,9 +107,8 @@ def test_what_is_planned_is_done_and_then_there_is_nothing_to_do(
 
 
 def what_a_run_leaves_is_told_beside_it(file: Path, target: Broker, capsys: pytest.CaptureFixture[str]) -> None:
-    target.make_topic("plus.planned-gone", [[1]])
-    target.make_topic("plus.unheard-of", [[1]])
-    wait_until(lambda: target.end("plus.unheard-of") == 0, 60, "the topics are there")
+    target.make("plus.planned-gone")
+    target.make("plus.unheard-of")
 
     def drifted(*ignored: str) -> tuple[int, dict[str, Any]]:
         code = run_drift(file, flow="plus->plan", as_json=True, everything=False, ignored=ignored)
@@ -185,13 +183,11 @@ def test_what_a_start_would_continue_is_told_of_a_java_offset_of_a_group_and_of_
     )
     broker = Broker(us, 0)
     for name in ("continued-java", "continued-group", "continued-new"):
-        broker.make_topic(name, [[1]])
-        wait_until(lambda name=name: broker.end(name) == 0, 60, "the topic is there")  # type: ignore[misc]
+        broker.make(name)
         broker.produce(name, 0, 20)
     broker.delete_records("continued-java", 9)
     stored = "mm2-offsets.goes.internal"
-    Broker(eu, 0).make_topic(stored, [[1]], cleanup_policy="compact")
-    wait_until(lambda: Broker(eu, 0).end(stored) == 0, 60, "the topic is there")
+    Broker(eu, 0).make(stored, cleanup_policy="compact")
 
     async def predecessors() -> None:
         async with AIOKafkaProducer(bootstrap_servers=eu.bootstrap) as producer:

@@ -7,14 +7,12 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from aiokafka.errors import KafkaError
 
 from tests.kit.brokers import KafkaCluster
-from tests.kit.copies import read_all, send
+from tests.kit.copies import await_records, send, until_records
 from tests.kit.java_program import java_command
 from tests.kit.mirror import CALM, SMALL, Mirror
 from tests.kit.moving import commit, committed
@@ -88,15 +86,9 @@ def test_a_mirror_copies_with_the_rights_of_the_page(
     with Mirror(properties, tmp_path) as mirror:
         mirror.start()
 
-        def count(topic: str) -> int:
-            assert mirror.is_running, mirror.log_lines()[-20:]
-            with suppress(KafkaError):  # a broker that is busy is asked again
-                return len(asyncio.run(read_all(eu.bootstrap, topic)))
-            return 0
-
-        wait_until(lambda: count("us.orders-1") == 100, DEADLINE_S, "all is copied")
-        wait_until(lambda: count("heartbeats") and count("us.heartbeats"), DEADLINE_S, "heartbeats arrive")
-        wait_until(lambda: count("us.checkpoints.internal"), DEADLINE_S, "there are checkpoints")
+        await_records(mirror, eu.bootstrap, "us.orders-1", 100, DEADLINE_S)
+        for topic in ("heartbeats", "us.heartbeats", "us.checkpoints.internal"):
+            asyncio.run(until_records(mirror, eu.bootstrap, topic, 1, DEADLINE_S))
         wait_until(lambda: asyncio.run(_moved_to(eu.bootstrap)) == 40, DEADLINE_S, "the group is moved")
         assert mirror.stop() == 0
         said = [line for line in mirror.log_lines() if re.search(r"AUTHORIZ|not authorized|right", line, re.I)]

@@ -9,16 +9,6 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
-from kafka import KafkaAdminClient
-from kafka.admin import (
-    ACL,
-    ACLFilter,
-    ACLOperation,
-    ACLPermissionType,
-    ACLResourcePatternType,
-    ResourcePattern,
-    ResourceType,
-)
 
 from tests.integration.test_shapes import assert_copied
 from tests.kit import shapes
@@ -30,8 +20,9 @@ from tests.kit.leaks import seen_of_processes
 from tests.kit.mirror import PATIENT
 from tests.kit.processes import Member, Role, wait_until
 from tests.kit.rounds import Moment, Path, Round
+from tests.kit.rules import Guarded
 from tests.kit.secured import PASSWORD, REAUTH_MS, STORE_PASSWORD, SecuredStage
-from tests.kit.strike import Strike, faults_of
+from tests.kit.strike import Strike
 from tests.kit.topics import make_topics
 from tests.kit.writer import Load
 
@@ -48,10 +39,8 @@ LOADS = (
 DEADLINE_S = 240.0
 LOAD_BYTES = 80_000
 DENIED, DOOMED = "shape-denied", "shape-doomed"
-#: Of every id of the flow: its tasks' and their stores'.
-IDS = ResourcePattern(ResourceType.TRANSACTIONAL_ID, "us-mm2-MirrorSourceConnector-", ACLResourcePatternType.PREFIXED)
-#: As long as somebody has a right to them, nobody has who is not named.
-OTHER = "User:somebody-else"
+#: Every id of the flow, its tasks' and their stores', is for somebody else.
+REFUSES_IDS = "ALLOW ALL User:somebody-else TRANSACTIONAL_ID PREFIXED us-mm2-MirrorSourceConnector-"
 
 
 class BothWays(SecuredStage):
@@ -106,10 +95,8 @@ def under_load(stage: BothWays) -> None:
 
 def compare(stage: BothWays, begin: int) -> None:
     """The copy catches up and is exact; nobody took a guess since byte ``begin`` of the log."""
-    stage.writer.pause()
-    report = stage.caught_up(DEADLINE_S)
-    assert report.is_exact, "\n".join([*faults_of(report), *stage.mirror.log_lines(begin)])
-    stage.writer.resume()
+    report = stage.compare(DEADLINE_S)
+    assert report.is_exact, "\n".join([*report.faults, *stage.mirror.log_lines(begin)])
     assert not [line for line in stage.mirror.log_lines(begin) if "at-least-once" in line or "Traceback" in line]
 
 
@@ -180,14 +167,16 @@ def test_a_blow_leaves_neither_gap_nor_duplicate_nor_disorder(stage: BothWays) -
     strike(stage, Role.PYTHON_WORKER, Path.HELD, Moment.RESUMED)
 
 
-def refuse_ids(stage: BothWays) -> None:
+@contextlib.contextmanager
+def ruled(stage: BothWays, *lines: str) -> Iterator[None]:
+    """These are rules on the target. Who has none of its own about what one of them names may not use that."""
     with stock_admin(stage.eu.bootstrap) as admin:
-        admin.create_acls([ACL(OTHER, "*", ACLOperation.ALL, ACLPermissionType.ALLOW, IDS)])
-
-
-def grant_ids(stage: BothWays) -> None:
-    with stock_admin(stage.eu.bootstrap) as admin:
-        admin.delete_acls([ACLFilter(OTHER, "*", ACLOperation.ANY, ACLPermissionType.ANY, IDS)])
+        rules = Guarded(stage.eu, admin)
+        rules.add(*lines)
+        try:
+            yield
+        finally:
+            rules.remove(*lines)
 
 
 def grants(stage: BothWays, begin: int) -> list[str]:
@@ -198,8 +187,7 @@ def grants(stage: BothWays, begin: int) -> list[str]:
 def test_without_rights_to_transactional_ids_a_killed_copy_resumes_exactly(stage: BothWays) -> None:
     """Taken away under load, missed at a start, and given back: held batches are found, or refused and found then."""
     begin = stage.mirror.log_end()
-    refuse_ids(stage)
-    try:
+    with ruled(stage, REFUSES_IDS):
         wait_until(lambda: grants(stage, begin), DEADLINE_S, "the missing right is named")
         begin = stage.mirror.log_end()
         strike(stage, Role.WORKER, Path.UNANSWERED, Moment.RESUMED)
@@ -207,8 +195,6 @@ def test_without_rights_to_transactional_ids_a_killed_copy_resumes_exactly(stage
         assert "WRITE and DESCRIBE on transactional ids that begin with us-mm2-MirrorSourceConnector-" in said
         strike(stage, Role.PYTHON_WORKER, Path.HELD, Moment.COPYING)
         assert len(grants(stage, begin)) == 1, "said once"
-    finally:
-        grant_ids(stage)
     begin = stage.mirror.log_end()
     strike(stage, Role.PYTHON_WORKER, Path.PLAIN, Moment.RESUMED)
     assert not grants(stage, begin)
@@ -221,22 +207,6 @@ async def put(stage: BothWays, topic: str, first: int) -> None:
             await topics.put(topic, shapes.some(10, first=number))
 
 
-@contextlib.contextmanager
-def only_read_by_all(stage: BothWays, topic: str) -> Iterator[None]:
-    """Who has no entry of its own among a topic's rights may do what all may."""
-    pattern = ResourcePattern(ResourceType.TOPIC, topic, ACLResourcePatternType.LITERAL)
-    rights = (ACLOperation.READ, ACLOperation.DESCRIBE, ACLOperation.DESCRIBE_CONFIGS)
-    every = ACLFilter("User:*", "*", ACLOperation.ANY, ACLPermissionType.ANY, pattern)
-    admin = KafkaAdminClient(bootstrap_servers=stage.eu.bootstrap)
-    try:
-        admin.create_acls([ACL("User:*", "*", right, ACLPermissionType.ALLOW, pattern) for right in rights])
-        wait_until(lambda: len(admin.describe_acls(every)[0]) == len(rights), DEADLINE_S, "the broker knows")
-        yield
-    finally:
-        admin.delete_acls([every])
-        admin.close()
-
-
 async def delete_while_written(stage: BothWays, topic: str) -> None:
     await asyncio.gather(put(stage, topic, 10), asyncio.to_thread(Broker(stage.eu, 0).delete_topic, f"us.{topic}"))
     await put(stage, topic, 40)  # what came before may all have been copied already
@@ -245,7 +215,10 @@ async def delete_while_written(stage: BothWays, topic: str) -> None:
 def test_a_right_to_write_that_is_taken_away_stops_its_partition_only_and_is_named(stage: BothWays) -> None:
     asyncio.run(assert_arrived(stage, DENIED))
     start = stage.mirror.log_end()
-    with only_read_by_all(stage, f"us.{DENIED}"):
+    only_read = [
+        f"ALLOW {right} User:* TOPIC LITERAL us.{DENIED}" for right in ("READ", "DESCRIBE", "DESCRIBE_CONFIGS")
+    ]
+    with ruled(stage, *only_read):
         asyncio.run(put(stage, DENIED, 10))
         sentence = f"target us.{DENIED}-0 refuses the batch of source offsets 10 to "
         line = stage.mirror.await_line(

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from aiokafka import AIOKafkaProducer, ConsumerRecord
 
@@ -18,6 +17,7 @@ from tests.kit.members import until
 from tests.kit.mirror import FOLLOWED_GROUPS, SMALL, Mirror, with_rest
 from tests.kit.moving import commit, committed
 from tests.kit.processes import wait_until
+from tests.kit.rest_client import RestClient
 from tests.kit.topics import make_topics
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.long]
@@ -38,7 +38,7 @@ class Scene:
         self.alias = f"split-{mode}"
         self.topic = f"{self.alias}-orders"
         rest = with_rest()
-        self.url = f"{rest['listeners']}/{self.alias}/eu/connectors"
+        self.url = rest["listeners"]
         atomic = {
             "eu.exactly.once.source.support": "enabled",
             f"{self.alias}->eu.consumer.isolation.level": "read_committed",
@@ -72,26 +72,24 @@ class Scene:
             f"{self.alias}.{self.topic}.thirds": [number for number in numbers if number % 3 == 1],
         }
 
-    def call(self, method: str, path: str, body: object = None) -> httpx.Response:
-        return httpx.request(method, f"{self.url}{path}", json=body, trust_env=False, timeout=90)
-
     def post_the_other(self) -> None:
         """As soon as the flow's own connector is there: the same, for the other topic."""
+        worker, path = RestClient(f"{self.url}/"), f"/{self.alias}/eu/connectors"
 
         def config() -> Any:
             try:
-                answer = self.call("GET", f"/{NAME}/config")
-            except httpx.TransportError:
+                status, found = worker.try_once("GET", f"{path}/{NAME}/config")
+            except OSError:  # it is starting
                 return None
-            return answer.json() if answer.status_code == 200 else None
+            return found if status == 200 else None
 
         usual = wait_until(config, DEADLINE_S, "the connector is there")
         routes = {"transform.topic": "${topic}.thirds", "transform.other.topics": "${topic}"}
 
         def is_posted() -> bool:
-            answer = self.call("PUT", f"/{OTHER}/config", {**usual, "name": OTHER, **routes})
-            assert answer.status_code in (200, 201, 409, 500), answer.text
-            return answer.status_code in (200, 201)
+            status, found = worker.try_once("PUT", f"{path}/{OTHER}/config", {**usual, "name": OTHER, **routes})
+            assert status in (200, 201, 409, 500), found
+            return status in (200, 201)
 
         wait_until(is_posted, DEADLINE_S, "the other connector is there")
 
@@ -124,14 +122,14 @@ async def test_each_topic_has_its_records_once_across_kills(scene: Scene) -> Non
     await scene.write(0)
     await scene.leave_a_group()
     for number in range(1, ROUNDS):
-        await until(partial(_have, scene, number), f"both topics have what {number} rounds gave", DEADLINE_S)
+        await mirror.until(partial(_have, scene, number), f"both topics have what {number} rounds gave", DEADLINE_S)
         writing = asyncio.create_task(scene.write(number * A_ROUND))
         await asyncio.sleep(0.3 * number)  # wherever the copy is then
         mirror.kill()
         mirror.start()
         await writing
     for topic, numbers in scene.filled().items():
-        await until(partial(_has, scene, topic, len(numbers)), f"all are copied to {topic}", DEADLINE_S)
+        await mirror.until(partial(_has, scene, topic, len(numbers)), f"all are copied to {topic}", DEADLINE_S)
         found = await read_all(scene.eu.bootstrap, topic)
         assert [record.value for record in found] == [b"ORDER %d" % number for number in numbers], topic
     assert not any(one.at_least_once for one in mirror.resumed()), mirror.log_lines()
@@ -139,7 +137,6 @@ async def test_each_topic_has_its_records_once_across_kills(scene: Scene) -> Non
 
 
 async def _has(scene: Scene, topic: str, count: int) -> bool:
-    assert scene.mirror.is_running, scene.mirror.log_lines()[-20:]
     return len(await read_all(scene.eu.bootstrap, topic)) >= count
 
 

@@ -19,7 +19,7 @@ from tests.kit import shapes
 from tests.kit.batches import Topics, topics_of
 from tests.kit.brokers import KafkaCluster
 from tests.kit.clients import cluster_at
-from tests.kit.copies import read_all
+from tests.kit.copies import read_all, until_records
 from tests.kit.groups import end_sessions
 from tests.kit.members import until
 from tests.kit.mirror import PATIENT, SMALL, Mirror
@@ -91,14 +91,7 @@ async def assert_copied(
         one for one in await read_all(us.bootstrap, topic) if one.offset not in left_out and one.offset >= first
     ]
 
-    copied: list[Any] = []
-
-    async def is_there() -> bool:
-        assert mirror.is_running, mirror.log_lines()[-30:]
-        copied[:] = await read_all(eu.bootstrap, f"{alias}.{topic}")
-        return len(copied) >= len(source)
-
-    await until(is_there, f"{alias}.{topic} is mirrored")
+    copied = await until_records(mirror, eu.bootstrap, f"{alias}.{topic}", len(source))
     assert [plain(one, own_time) for one in copied] == [plain(one, own_time) for one in source]
 
 
@@ -177,13 +170,12 @@ async def everything(copies: Copies) -> None:
         wanted |= dict.fromkeys((f"{LENIENT}.poison-{kind}" for kind in ("key", "time", "size")), 48)
 
         async def is_there() -> bool:
-            assert copies.mirror.is_running, copies.mirror.log_lines()[-30:]
             there = [await target.end(topic) >= end for topic, end in wanted.items()]
             lines = copies.mirror.log_lines()
             skips = all(skipped(lines, topic) >= set(REFUSED) for topic in shapes.POISON)
             return all(there) and skips and sum("QUARANTINED" in line for line in lines) >= 3
 
-        await until(is_there, "everything is mirrored")
+        await copies.mirror.until(is_there, "everything is mirrored")
 
 
 @dataclass

@@ -19,8 +19,8 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.log.compacted_topic import read_to_end
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.log.transactions import Superseded
-from connect.kafka.security.connection_settings import connection_settings
 from connect.runtime.herder.config_and_status_topics import ConfigStore, LeadershipLeaseOver, LeaderWriter, StatusStore
+from tests.kit.clients import cluster_and_admin
 from tests.kit.members import until
 
 pytestmark = pytest.mark.integration
@@ -32,10 +32,8 @@ TIMEOUT_S = 120.0
 
 
 class Place:
-    def __init__(self, bootstrap: str) -> None:
-        settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="stores", where="cluster us")
-        self.cluster = Cluster(settings, "us")
-        self.admin = Admin(settings, "us")
+    def __init__(self, cluster: Cluster, admin: Admin) -> None:
+        self.cluster, self.admin = cluster, admin
         self.topic = NewTopic(f"internal-{uuid4()}", 5, 1, {})
         self.stores: list[ConfigStore | StatusStore] = []
 
@@ -61,12 +59,6 @@ class Place:
         await store.start(TIMEOUT_S)
         return store
 
-    async def close(self) -> None:
-        for store in self.stores:
-            await store.stop()
-        await self.admin.close()
-        await self.cluster.close()
-
 
 class Reading:
     store: ConfigStore
@@ -87,9 +79,11 @@ class Reading:
 
 @pytest.fixture
 async def place(us: KafkaCluster) -> AsyncIterator[Place]:
-    place = Place(us.bootstrap)
-    yield place
-    await place.close()
+    async with cluster_and_admin(us.bootstrap, "us") as clients:
+        place = Place(*clients)
+        yield place
+        for store in place.stores:
+            await store.stop()
 
 
 # -- the config topic --------------------------------------------------------------------------------------------------

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from tests.kit.direct import Broker, value_numbers
 from tests.kit.mirror import Mirror
 from tests.kit.processes import wait_until
 from tests.kit.secured import Secured, set_password, start_secured
+from tests.kit.workers import PROGRAMS
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -102,16 +101,18 @@ spec:
 """
 
 
+def command(*more: str) -> list[str]:
+    rest = f"listeners=http://{cluster_config.HOST}:{cluster_config.choose(1)[0]}"
+    return [str(PROGRAMS / "heliograph"), "mirror", "--set", rest, *more, "-f"]
+
+
 def test_a_resource_is_run_and_each_mirror_has_its_state(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
     topic, remote, held = "seen-as-resource", "res.seen-as-resource", "held.seen-as-resource"
     ours, theirs = Broker(us, 0), Broker(eu, 0)
-    ours.make_topic(topic, [[1]])
-    theirs.make_topic(held, [[1]])
-    wait_until(lambda: ours.end(topic) == theirs.end(held) == 0, DEADLINE_S, "the topics are there")
+    ours.make(topic)
+    theirs.make(held)
     ours.produce(topic, 0, RECORDS)
-    program = str(Path(sys.executable).parent / "heliograph")
-    rest = f"listeners=http://{cluster_config.HOST}:{cluster_config.choose(1)[0]}"
-    with Mirror({}, tmp_path, [program, "mirror", "--set", rest, "-f"]) as mirror:
+    with Mirror({}, tmp_path, command()) as mirror:
         addresses = {"us": us.bootstrap, "eu": eu.bootstrap, "topic": topic}
         mirror.properties_file.write_text(RESOURCE.format(**addresses, state="running") + STOPPED.format(**addresses))
         mirror.start()
@@ -131,19 +132,9 @@ def test_a_resource_is_run_and_each_mirror_has_its_state(us: KafkaCluster, eu: K
 def test_what_a_restart_cannot_fix_is_not_restarted(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
     topic, remote = "seen-to-fail", "res.seen-to-fail"
     ours, theirs = Broker(us, 0), Broker(eu, 0)
-
-    def is_made() -> bool:
-        with suppress(AssertionError):  # one of the name may still be on its way out
-            ours.make_topic(topic, [[1]])
-            return True
-        return False
-
-    wait_until(is_made, DEADLINE_S, "the topic is made")
-    wait_until(lambda: ours.end(topic) == 0, DEADLINE_S, "the topic is there")
+    ours.make(topic)
     ours.produce(topic, 0, RECORDS)
-    program = str(Path(sys.executable).parent / "heliograph")
-    rest = f"listeners=http://{cluster_config.HOST}:{cluster_config.choose(1)[0]}"
-    with Mirror({}, tmp_path, [program, "mirror", "--set", rest, "-f"]) as mirror:
+    with Mirror({}, tmp_path, command()) as mirror:
         text = RESOURCE.format(us=us.bootstrap, eu=eu.bootstrap, topic=topic, state="running")
         text = text.replace("as-resource", "to-restart").replace("tasksMax: 1", f"tasksMax: 1\n        {AUTO_RESTART}")
         mirror.properties_file.write_text(text)
@@ -151,7 +142,7 @@ def test_what_a_restart_cannot_fix_is_not_restarted(us: KafkaCluster, eu: KafkaC
         wait_until(lambda: theirs.end(remote) >= RECORDS, DEADLINE_S, "all is copied")
         # Its only partition stops, which no restart changes.
         ours.delete_topic(topic)
-        wait_until(is_made, DEADLINE_S, "the topic is made anew")
+        ours.make(topic)
         task = "task res->eu.MirrorSourceConnector-0"
         mirror.await_line(0, [f"{task} is not restarted automatically: a restart cannot fix this error"], DEADLINE_S)
         assert mirror.stop() == 0
@@ -183,12 +174,9 @@ def test_a_resource_of_secured_clusters_is_run(tmp_path: Path) -> None:
 
 def _run_secured(us: Secured, eu: Secured, topic: str, remote: str, secrets: Path, directory: Path) -> None:
     ours, theirs = Broker(us.cluster, 0), Broker(eu.cluster, 0)
-    ours.make_topic(topic, [[1]])
-    wait_until(lambda: ours.end(topic) == 0, DEADLINE_S, "the topic is there")
+    ours.make(topic)
     ours.produce(topic, 0, RECORDS)
-    program = str(Path(sys.executable).parent / "heliograph")
-    rest = f"listeners=http://{cluster_config.HOST}:{cluster_config.choose(1)[0]}"
-    with Mirror({}, directory, [program, "mirror", "--set", rest, "--secrets", str(secrets), "-f"]) as mirror:
+    with Mirror({}, directory, command("--secrets", str(secrets))) as mirror:
         ways = {"us": us.cluster.bootstrap_of("SCRAM_TLS"), "eu": eu.cluster.bootstrap_of("MUTUAL")}
         mirror.properties_file.write_text(SECURED.format(topic=topic, **ways))
         mirror.start()

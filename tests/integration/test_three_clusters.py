@@ -19,7 +19,7 @@ from connectors.client import heartbeat_topics, replication_hops, upstream_clust
 from connectors.formats.mirror_records import Checkpoint, Heartbeat
 from tests.kit.clients import cluster_at
 from tests.kit.copies import read_all, send
-from tests.kit.java_client import DEFAULT, ask_java
+from tests.kit.java_program import DEFAULT, ask_java
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.moving import commit
 from tests.kit.processes import wait_until

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -26,7 +26,7 @@ from connectors.formats.mirror_records import OffsetSync
 from connectors.formats.types import TopicPartition
 from tests.kit.copies import partition_count, read_all, send
 from tests.kit.mirror import CALM, FOLLOWED_GROUPS, Mirror, one_flow
-from tests.kit.moving import COMPACTED, KINDS, PLACES, PLAIN, Feed, Mover, commit, committed, end_of, not_once
+from tests.kit.moving import COMPACTED, PLACES, PLAIN, Feed, Mover, commit, committed, not_processed_once
 from tests.kit.processes import wait_until
 from tests.kit.stock import Stock
 from tests.kit.topics import make_topics
@@ -70,12 +70,11 @@ def test_from_the_latest_with_an_empty_partition_and_a_sync_for_each_record(
 
         def arrived() -> list[int]:
             nonlocal written
-            assert mirror.is_running, mirror.log_lines()[-20:]
             asyncio.run(_write(us, topic, written))
             written += 1
             return [int(one.value or b"") for one in asyncio.run(read_all(eu.bootstrap, topic))]
 
-        first = wait_until(arrived, _DEADLINE_S, "a record arrives")[0]
+        first = mirror.wait_until(arrived, "a record arrives", _DEADLINE_S)[0]
         end = written + _LATER
         asyncio.run(_write(us, topic, *range(written, end)))
         wanted = list(range(first, end))
@@ -130,13 +129,7 @@ def test_identity_replication_of_all_that_a_mirror_does(us: KafkaCluster, eu: Ka
     with Mirror(properties, tmp_path) as mirror, contextlib.closing(Stock(us)) as source:
         mirror.start()
 
-        def until(ask: Callable[[], object], what: str) -> None:
-            def answer() -> object:
-                assert mirror.is_running, mirror.log_lines()[-20:]
-                return ask()
-
-            wait_until(answer, _DEADLINE_S, what)
-
+        until = partial(mirror.wait_until, deadline_s=_DEADLINE_S)
         with contextlib.closing(Stock(eu)) as target:
             until(lambda: asyncio.run(target.partitions(wide)) == 1, "the topic is made")
             assert asyncio.run(target.configs(feed.topics[COMPACTED]))["cleanup.policy"] == "compact"
@@ -153,7 +146,8 @@ def test_identity_replication_of_all_that_a_mirror_does(us: KafkaCluster, eu: Ka
             "source.cluster.alias": alias,
         }
         for mover in movers:
-            until(partial(_goes_on, eu, feed, mover), f"{mover.group} goes on behind what it has processed")
+            goes_on = partial(not_processed_once, eu.bootstrap, mover, feed)
+            until(lambda: not asyncio.run(goes_on()), f"{mover.group} goes on behind what it has processed")  # noqa: B023
             until(partial(_is_translated, eu, of_flow, feed, mover), f"checkpoints of {mover.group}")
 
         # syncs are at the source; heartbeats of the other way have the name that says where they come from
@@ -183,17 +177,6 @@ async def _prepare(us: KafkaCluster, feed: Feed, movers: Sequence[Mover], wide: 
 
 def _values(cluster: KafkaCluster, topic: str) -> list[tuple[int, bytes | None]]:
     return [(one.partition, one.value) for one in asyncio.run(read_all(cluster.bootstrap, topic))]
-
-
-def _goes_on(eu: KafkaCluster, feed: Feed, mover: Mover) -> bool:
-    """Whether the group processes every record once that goes on at the target, from its own offsets there."""
-    at = asyncio.run(committed(eu.bootstrap, mover.group, feed.topics.values()))
-    moved = mover.copy()
-    for kind, topic in feed.topics.items():
-        if (begin := at[topic]) is None:
-            return False
-        asyncio.run(moved.process(eu.bootstrap, topic, kind, begin, asyncio.run(end_of(eu.bootstrap, topic))))
-    return not any(not_once(moved.seen[kind], feed.written[kind], is_compacted=kind == COMPACTED) for kind in KINDS)
 
 
 def _is_translated(eu: KafkaCluster, of_flow: Mapping[str, str], feed: Feed, mover: Mover) -> bool:

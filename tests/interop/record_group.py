@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import tempfile
-import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from tests.kit.brokers import KafkaCluster
 from tests.kit.clients import cluster_at
 from tests.kit.groups import describe
 from tests.kit.java_connect import JavaWorker
+from tests.kit.rest_client import RestClient
 from tests.kit.topics import make_topics
 
 _PROTOCOLS = ("eager", "compatible", "sessioned")
@@ -58,7 +57,7 @@ async def _record(bootstrap: str, protocol: str, folder: Path) -> list[StoredMem
             stack.enter_context(second)
             await asyncio.to_thread(second.await_ready)
             await _settled(seen)
-            await asyncio.to_thread(_ask, first.url, "DELETE", "connectors/c1")
+            await asyncio.to_thread(RestClient(first.url).ask, "DELETE", "/connectors/c1")
             await _settled(seen)
             second.kill()
             # Its session ends after 6 s, and its work is given away 5 s later.
@@ -99,14 +98,7 @@ async def _settled(seen: dict[StoredMember, None], quiet_s: float = _SETTLED_S) 
 
 def _create(url: str, name: str, folder: Path) -> None:
     config = {"connector.class": "FileStreamSource", "file": str(folder / "lines.txt"), "topic": "lines"}
-    _ask(url, "POST", "connectors", {"name": name, "config": config})
-
-
-def _ask(url: str, method: str, path: str, body: object = None) -> None:
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url + path, data, {"Content-Type": "application/json"}, method=method)
-    with urllib.request.urlopen(request, timeout=100):
-        pass
+    RestClient(url).ask("POST", "/connectors", {"name": name, "config": config})
 
 
 if __name__ == "__main__":

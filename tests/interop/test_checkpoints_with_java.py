@@ -16,8 +16,7 @@ from connectors.client import translate_offsets
 from connectors.formats.mirror_records import Checkpoint, Heartbeat
 from tests.kit.clients import cluster_and_admin
 from tests.kit.copies import read_all
-from tests.kit.java_client import DEFAULT, ask_java, offsets_reported
-from tests.kit.java_mm2 import JavaMirrorMaker
+from tests.kit.java_program import DEFAULT, JavaMirrorMaker, ask_java, offsets_reported
 from tests.kit.mirror import FOLLOWED_GROUPS, SMALL, Mirror
 from tests.kit.moving import PLAIN, TRANSACTIONS, Feed, commit, committed, end_of, read
 from tests.kit.processes import wait_until

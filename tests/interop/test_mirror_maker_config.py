@@ -19,8 +19,7 @@ from connect.core.model import CLEANED_SOON
 from connectors.config.definitions import CHECKPOINT, HEARTBEAT, OWN, SOURCE
 from connectors.config.mm2_properties import Connector, load
 from tests.kit.java_files import SAMPLE_MIRROR
-from tests.kit.java_mm2 import judged
-from tests.kit.java_program import format_properties
+from tests.kit.java_program import format_properties, judged
 
 pytestmark = pytest.mark.integration
 

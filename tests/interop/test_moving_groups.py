@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -14,13 +13,12 @@ import pytest
 
 from connect.embedded.brokers import KafkaCluster
 from connectors import client
-from connectors.client import Offsets, translate_offsets_of
+from connectors.client import Offsets
 from connectors.formats.mirror_records import Checkpoint
 from connectors.formats.types import TopicPartition
 from connectors.offset_map.reader import MapReader
 from tests.kit.clients import cluster_at
 from tests.kit.copies import read_all
-from tests.kit.java_client import ask_java, offsets_reported
 from tests.kit.map_judge import judge_map
 from tests.kit.mirror import Mirror
 from tests.kit.moving import (
@@ -34,8 +32,10 @@ from tests.kit.moving import (
     committed,
     end_of,
     flows_of,
+    last_round,
     not_once,
     read,
+    translated_alike,
     two_flows,
 )
 
@@ -62,13 +62,8 @@ class Stage:
             await mover.leave(self.us.bootstrap, self.feed.topics, place)
 
     async def is_copied(self, rounds: int) -> bool:
-        for flow in self.flows:
-            for topic in map(flow.remote, self.feed.topics.values()):
-                end = await end_of(self.eu.bootstrap, topic)
-                found = await read(self.eu.bootstrap, topic, max(end - 60, 0), end)
-                if max((one.round for one in found.values()), default=0) < rounds:
-                    return False
-        return True
+        copies = [flow.remote(topic) for flow in self.flows for topic in self.feed.topics.values()]
+        return all([await last_round(self.eu.bootstrap, topic) >= rounds for topic in copies])
 
     async def is_witnessed(self, offset: int) -> bool:
         """Whether the groups have been looked at since the witness stood at ``offset``, by both flows."""
@@ -80,11 +75,7 @@ class Stage:
         return True
 
     async def until(self, ask: Callable[[], Awaitable[bool]], what: str) -> None:
-        give_up_s = time.monotonic() + _DEADLINE_S
-        while not await ask():
-            assert self.mirror.is_running, self.mirror.log_lines()[-20:]
-            assert time.monotonic() < give_up_s, (what, self.mirror.log_lines()[-30:])
-            await asyncio.sleep(_POLL_S)
+        await self.mirror.until(ask, what, _DEADLINE_S)
 
 
 def test_they_process_every_record_once(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
@@ -117,23 +108,12 @@ async def _move(stage: Stage) -> None:
     await _judge(stage, there)
 
 
-async def _translated(stage: Stage) -> dict[FlowOf, dict[str, Offsets]]:
+async def _translated(stage: Stage) -> Mapping[FlowOf, Mapping[str, Offsets]]:
     """By Java's library, with which ours and the groups' own offsets agree."""
-    questions = [
-        f"translate-all {stage.eu.bootstrap} {flow.policy} {flow.alias} {stage.groups.pattern}" for flow in stage.flows
-    ]
-    answers = await asyncio.to_thread(ask_java, questions)
-    found = {flow: offsets_reported(answer) for flow, answer in zip(stage.flows, answers, strict=True)}
-    for flow in stage.flows:
-        props = {
-            "bootstrap.servers": stage.eu.bootstrap,
-            "replication.policy.class": flow.policy_class,
-            "source.cluster.alias": flow.alias,
-        }
-        ours = await asyncio.to_thread(translate_offsets_of, props, flow.alias, stage.groups, _DEADLINE_S)
-        assert ours == found[flow]
-        assert found[flow].keys() == {mover.group for mover in stage.movers}
-        assert all({at.metadata for at in of.values()} == {f"left by {group}"} for group, of in ours.items())
+    found = await asyncio.to_thread(translated_alike, stage.eu.bootstrap, stage.flows, stage.groups, _DEADLINE_S)
+    for by_group in found.values():
+        assert by_group.keys() == {mover.group for mover in stage.movers}
+        assert all({at.metadata for at in of.values()} == {f"left by {group}"} for group, of in by_group.items())
 
     async def is_moved() -> bool:
         for flow in stage.flows:

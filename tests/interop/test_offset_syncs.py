@@ -21,7 +21,7 @@ from connectors.offset_map.runs_and_chunks import OffsetLocation
 from tests.kit.brokers import KafkaCluster
 from tests.kit.clients import cluster_at
 from tests.kit.copies import read_all, send
-from tests.kit.java_mm2 import JavaMirrorMaker, judged
+from tests.kit.java_program import JavaMirrorMaker, judged
 from tests.kit.mirror import CALM, Mirror, one_flow
 from tests.kit.processes import wait_until
 from tests.kit.topics import make_topics

@@ -13,7 +13,7 @@ from connect.embedded.brokers import QUICK_JVM, KafkaCluster
 from tests.interop.flow import CONNECTOR, Flow, mirrored
 from tests.kit.checker import Checker, Report, TopicPair
 from tests.kit.copies import read_all
-from tests.kit.java_mm2 import JavaMirrorMaker
+from tests.kit.java_program import JavaMirrorMaker
 from tests.kit.mirror import Mirror
 from tests.kit.topics import make_topics
 from tests.kit.writer import Load, Writer

@@ -70,6 +70,16 @@ class Report:
         """Whether nothing more is to come, as far as the ends tell; faults do not matter here."""
         return not any(partition.behind for partition in self.partitions)
 
+    @property
+    def faults(self) -> list[str]:
+        """A line for each partition that is not exact."""
+        return [
+            f"{found.target}-{found.partition}: gaps {found.gaps}, duplicates {found.duplicates}, "
+            f"disorder {found.disorder}, damaged {found.damaged}, behind {found.behind}; {found.fault}"
+            for found in self.partitions
+            if not found.is_exact
+        ]
+
     def total(self, name: str) -> int:
         return sum(getattr(partition, name) for partition in self.partitions)
 

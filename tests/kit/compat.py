@@ -4,31 +4,38 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import random
-import shutil
+import struct
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from connect.embedded.brokers import DEFAULT_VERSION
 from connectors.verification.direct import compare_topics
+from tests.kit.batches import produce_request
 from tests.kit.brokers import KafkaCluster, numbers_of
-from tests.kit.clients import settings_of
+from tests.kit.clients import cluster_at, settings_of
 from tests.kit.copies import write_transactions
 from tests.kit.kill import run
-from tests.kit.old_messages import FORMATS, write_old
+from tests.kit.long_run import begin, end, parser_of, say
 from tests.kit.processes import Role
 from tests.kit.rounds import plan
 from tests.kit.stage import LOADS, Stage
 from tests.kit.stored import stored_positions
 from tests.kit.topics import make_topics
 
+#: What a topic of an old broker needs as ``message.format.version`` to keep them as they come, by magic.
+FORMATS: Final = {0: "0.9.0", 1: "0.10.0"}
+#: Codecs by their number in a message's attributes; lz4 is framed wrongly in magic 0.
+_CODECS: Final = {0: (0, 1, 2), 1: (0, 1, 2, 3)}
+_PRODUCE_VERSION: Final = {0: 1, 1: 2}
+_SIZE_BYTES: Final = 1 << 20
+_VERSION_AND_ACKS: Final = struct.Struct(">hi")
 PAIRS: Final = (
     ("2.8.2", DEFAULT_VERSION),
     (DEFAULT_VERSION, "2.8.2"),
@@ -41,6 +48,38 @@ _LOAD_BYTES: Final = (100_000, 1_000_000)
 _OLD_MESSAGES_BEFORE: Final = (3, 0)
 _OLD_SETS: Final = 12
 _OLD_RECORDS: Final = 50
+HEAD: Final = (
+    "| source | target | records under load | records of other shapes | resumed over a surplus | s | faults |\n"
+    "| --- | --- | --- | --- | --- | --- | --- |"
+)
+
+
+async def write_old(bootstrap: str, topic: str, magic: int, sets: int, records: int) -> int:
+    """Message sets of every codec in turn, each of ``records``, to partition 0; how many records that makes."""
+    async with cluster_at(bootstrap) as cluster:
+        leader = (await cluster.topics({topic})).leader(topic, 0)
+        assert leader is not None, f"{topic}-0 has no leader"
+        connection = await cluster.connection(leader)
+        for number in range(sets):
+            codecs = _CODECS[magic]
+            built = _set(magic, codecs[number % len(codecs)], number * records, records)
+            await _produce(connection, topic, magic, built)
+        return sets * records
+
+
+def _set(magic: int, codec: int, first: int, count: int) -> bytes:
+    builder = LegacyRecordBatchBuilder(magic, codec, _SIZE_BYTES)
+    for offset, number in enumerate(range(first, first + count)):
+        key = None if number % 5 == 0 else b"key %d" % (number % 7)
+        value = None if number % 11 == 0 else b"value %d of magic %d" % (number, magic)
+        builder.append(offset, 1_600_000_000_000 + number, key, value)
+    return bytes(builder.build())
+
+
+async def _produce(connection: Any, topic: str, magic: int, records: bytes) -> None:
+    answer = await connection.call(produce_request(topic, 0, records), _PRODUCE_VERSION[magic])
+    codes = [row.error_code for one in answer.responses for row in one.partition_responses]
+    assert codes == [0], f"{topic}: the broker refuses messages of magic {magic}: {codes}"
 
 
 @dataclass(frozen=True)
@@ -60,12 +99,6 @@ class Outcome:
             f"| {self.source} | {self.target} | {self.load_records} | {self.shape_records} | {self.surplus_rounds} "
             f"| {self.seconds:.0f} | {'; '.join(self.faults) or 'none'} |"
         )
-
-
-HEAD: Final = (
-    "| source | target | records under load | records of other shapes | resumed over a surplus | s | faults |\n"
-    "| --- | --- | --- | --- | --- | --- | --- |"
-)
 
 
 def play(versions: tuple[str, str], directory: Path, *, seed: int, kills: int) -> Outcome:
@@ -126,27 +159,21 @@ def _compare_stored(stage: Stage) -> list[str]:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.kit.compat", description=__doc__)
+    parser = parser_of("python -m tests.kit.compat", __doc__, "of the blows")
     parser.add_argument("--pair", action="append", metavar="SOURCE:TARGET", help="releases (default: all pairs)")
     parser.add_argument("--kills", type=int, default=3, help="blows for each pair (default 3)")
-    parser.add_argument("--seed", type=int, default=None, help="of the blows (default: by chance, printed)")
     return parser.parse_args()
 
 
 def main() -> int:
     options = _arguments()
-    seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
-    print(f"compatibility run, seed {seed}", flush=True)
     outcomes = []
     for pair in [tuple(text.split(":")) for text in options.pair] if options.pair else PAIRS:
         source, target = pair
-        directory = Path(tempfile.mkdtemp(prefix=f"heliograph-compat-{source}-{target}-"))
-        outcomes.append(play((source, target), directory, seed=seed, kills=options.kills))
-        print(outcomes[-1].row(), flush=True)
-        if outcomes[-1].faults:
-            print(f"the mirror's file and log are in {directory}", file=sys.stderr)
-        else:
-            shutil.rmtree(directory, ignore_errors=True)
+        directory = begin(f"compat {source} {target}", options.seed)
+        outcomes.append(play((source, target), directory, seed=options.seed, kills=options.kills))
+        say(outcomes[-1].row())
+        end(outcomes[-1].faults, directory)
     print(HEAD, *(outcome.row() for outcome in outcomes), sep="\n")
     return 1 if any(outcome.faults for outcome in outcomes) else 0
 

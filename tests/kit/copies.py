@@ -15,7 +15,6 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 from connect.embedded.brokers import KafkaCluster
 from tests.kit.clients import cluster_at
 from tests.kit.mirror import Mirror
-from tests.kit.processes import wait_until
 
 
 async def read_all(bootstrap: str, topic: str, isolation_level: str = "read_committed") -> list[ConsumerRecord]:
@@ -48,12 +47,26 @@ def await_records(mirror: Mirror, bootstrap: str, topic: str, count: int, deadli
     """Wait until a topic has so many records, and no more, while the mirror runs."""
 
     def are_there() -> bool:
-        assert mirror.is_running, mirror.log_lines()[-20:]
         with suppress(KafkaError):  # a broker that is busy is asked again
             return len(asyncio.run(read_all(bootstrap, topic))) == count
         return False
 
-    wait_until(are_there, deadline_s, f"{topic} has {count} records")
+    mirror.wait_until(are_there, f"{topic} has {count} records", deadline_s)
+
+
+async def until_records(
+    mirror: Mirror, bootstrap: str, topic: str, least: int, deadline_s: float = 200.0
+) -> list[ConsumerRecord]:
+    """Wait until a topic has so many records while the mirror runs; all that it has then."""
+    found = list[ConsumerRecord]()
+
+    async def are_there() -> bool:
+        with suppress(KafkaError):  # a broker that is busy is asked again
+            found[:] = await read_all(bootstrap, topic)
+        return len(found) >= least
+
+    await mirror.until(are_there, f"{topic} has {least} records", deadline_s)
+    return found
 
 
 async def send(bootstrap: str, topic: str, values: Iterable[bytes], partitions: Sequence[int] = (0,)) -> None:

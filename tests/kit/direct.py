@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from kafka.protocol.admin.topics import (
@@ -16,7 +17,6 @@ from kafka.protocol.admin.topics import (
 )
 from kafka.protocol.consumer.offsets import ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
-from kafka.protocol.producer.produce import ProduceRequest
 
 from connect.embedded.brokers import KafkaCluster
 from connect.embedded.cluster_config import HOST
@@ -24,9 +24,12 @@ from connect.kafka.connection import Connection
 from connect.kafka.log.compacted_topic import LogRecord, read_to_end
 from connect.kafka.security.connection_settings import connection_settings
 from connect.wire import records
+from tests.kit.batches import produce_request
 from tests.kit.clients import cluster_at
+from tests.kit.processes import wait_until
 
 _TIMEOUT_MS: Final = 20_000
+_MADE_DEADLINE_S: Final = 240.0
 #: Of what goes to the controller, which may be frozen: to be asked again.
 _ELECTION_TIMEOUT_MS: Final = 3_000
 _PRODUCE_VERSION: Final = 9  # by name
@@ -83,6 +86,18 @@ class Broker:
             validate_only=False,
         )
         _check(f"make {topic}", [row.error_code for row in self._ask(request).topics])
+
+    def make(self, topic: str, partitions: int = 1, **configs: str) -> None:
+        """A topic of the first node alone, once it is there; one of the name may still be on its way out."""
+
+        def is_made() -> bool:
+            with suppress(AssertionError):
+                self.make_topic(topic, [[1]] * partitions, **configs)
+                return True
+            return False
+
+        wait_until(is_made, _MADE_DEADLINE_S, f"{topic} is made")
+        wait_until(lambda: self.end(topic) == 0, _MADE_DEADLINE_S, f"{topic} is there")
 
     def delete_topic(self, topic: str) -> None:
         request = DeleteTopicsRequest(topic_names=[topic], timeout_ms=_TIMEOUT_MS)
@@ -141,14 +156,7 @@ class Broker:
 
     def append(self, topic: str, batch: bytes, partition: int = 0) -> None:
         """A batch as it is to a partition that this broker leads."""
-        data = ProduceRequest.TopicProduceData
-        request = ProduceRequest(
-            transactional_id=None,
-            acks=-1,
-            timeout_ms=_TIMEOUT_MS,
-            topic_data=[data(name=topic, partition_data=[data.PartitionProduceData(index=partition, records=batch)])],
-        )
-        answer = self._ask(request, at_most=_PRODUCE_VERSION)
+        answer = self._ask(produce_request(topic, partition, batch), at_most=_PRODUCE_VERSION)
         codes = [row.error_code for one in answer.responses for row in one.partition_responses]
         _check(f"produce to {topic}", codes)
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import random
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,15 +12,14 @@ from pathlib import Path
 from typing import Final
 
 from tests.kit.fault_plan import BREAKING, Fault, Kind, Side, plan, wanted
+from tests.kit.long_run import begin, leave, parser_of, say
 from tests.kit.mirror import HANDOVERS
 from tests.kit.pipe import Direction
 from tests.kit.processes import DeadlinePassed, wait_until
 from tests.kit.proxied import ConnectionState
 from tests.kit.proxy import FaultProxy, Where, everywhere
-from tests.kit.reports import leave
 from tests.kit.requests import DESCRIBE_PRODUCERS, FETCH, PRODUCE
 from tests.kit.stage import Stage
-from tests.kit.strike import faults_of
 
 #: Time-outs are short, so that faults outlast them.
 PROPERTIES: Final = {"us.consumer.request.timeout.ms": "2000", "eu.producer.request.timeout.ms": "2000", **HANDOVERS}
@@ -173,17 +170,13 @@ class FaultRound:
         return most
 
     def _compare(self) -> None:
-        stage, result = self._stage, self._result
+        result = self._result
         ended_s = time.monotonic()
-        stage.writer.pause()
-        report = stage.caught_up(_CATCH_UP_DEADLINE_S)
+        report = self._stage.compare(_CATCH_UP_DEADLINE_S)
         if report.is_caught_up:
             result.caught_up_s = round(time.monotonic() - ended_s, 1)
-        else:
-            result.faults.append(f"not caught up {_CATCH_UP_DEADLINE_S:g} s after the fault")
         result.comparison = report.summary()
-        result.faults += faults_of(report)
-        stage.writer.resume()
+        result.faults += report.faults
 
     def _read_log(self) -> None:
         mirror, result = self._stage.mirror, self._result
@@ -253,7 +246,7 @@ def run(
     report.comparison = ending.comparison.summary()
     report.faults += ending.faults
     if not report.all_faults:
-        report.faults += faults_of(ending.comparison)
+        report.faults += ending.comparison.faults
         report.faults += unproven(report, needed)
     return report
 
@@ -272,10 +265,9 @@ def unproven(report: RunReport, needed: Sequence[tuple[Kind, Side]]) -> list[str
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.kit.faults", description=__doc__)
+    parser = parser_of("python -m tests.kit.faults", __doc__)
     parser.add_argument("--rounds", type=int, default=140, help="faults at most (default 140)")
     parser.add_argument("--seconds", type=float, default=240, help="no new fault after so long (default 240)")
-    parser.add_argument("--seed", type=int, default=None, help="of the plan (default: by chance, printed)")
     parser.add_argument("--rate", type=float, default=8_000, help="records a second written meanwhile")
     parser.add_argument("--target-nodes", type=int, default=3, help="brokers of the target (default 3, two in sync)")
     parser.add_argument("--report", type=Path, default=Path("build/faults"), help="directory of the reports")
@@ -284,9 +276,8 @@ def _arguments() -> argparse.Namespace:
 
 def main() -> int:
     options = _arguments()
-    seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
-    print(f"fault run, seed {seed}", flush=True)
-    directory = Path(tempfile.mkdtemp(prefix="heliograph-faults-"))
+    seed = options.seed
+    directory = begin("fault", seed)
     with Stage(
         directory,
         seed=seed,
@@ -295,13 +286,7 @@ def main() -> int:
         source_proxied=True,
         properties=PROPERTIES,
     ) as stage:
-        report = run(
-            stage,
-            plan(seed, options.rounds),
-            seed=seed,
-            seconds=options.seconds,
-            say=lambda line: print(line, flush=True),
-        )
+        report = run(stage, plan(seed, options.rounds), seed=seed, seconds=options.seconds, say=say)
     return leave(report, options.report, f"{seed}", report.all_faults, directory)
 
 

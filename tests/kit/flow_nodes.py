@@ -21,8 +21,7 @@ from connect.kafka.log.offsets import LATEST, list_offsets
 from tests.kit.checker import Checker, Report, TopicPair
 from tests.kit.clients import cluster_at
 from tests.kit.flow_group import SOURCE, FlowGroup
-from tests.kit.java_mm2 import JavaMirrorMaker
-from tests.kit.java_program import java_command, write_log4j2
+from tests.kit.java_program import JavaMirrorMaker, java_command, write_log4j2
 from tests.kit.mirror import Mirror, one_flow
 from tests.kit.processes import wait_until
 from tests.kit.rest_client import RestClient

@@ -72,10 +72,8 @@ def roll(stage: GroupStage, what: str = "rolling restart", programs: Path | None
     begun_s, steady, faults = time.time(), 0.0, []
     for name, worker in stage.workers.items():
         before = stage.owners(name)
-        stage.look_how_late(name)
         at_s = time.time()
-        if code := worker.stop():
-            faults.append(f"worker {name} ended with exit code {code} after SIGTERM")
+        faults += stage.stop_worker(name)
         worker.programs = programs or worker.programs
         stage.start([name])
         after = stage.owners(name)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import random
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,6 +16,7 @@ from tests.kit import rest_load
 from tests.kit.brokers import KafkaCluster
 from tests.kit.group_stage import SHORT_SESSION, GroupStage
 from tests.kit.lateness import Lateness
+from tests.kit.long_run import begin, end, parser_of, say
 from tests.kit.mirror_group import MirrorGroup
 from tests.kit.workers import PROGRAMS
 
@@ -49,13 +48,13 @@ def play_group(
         for number, what in enumerate(plan(seed, rounds), 1):
             time.sleep(chance.uniform(*_PAUSE_S))
             outcome = _strike(stage, what, chance, PROMISED_S[kind])
-            _say(f"{kind}, round {number}/{rounds}: {outcome}")
+            say(f"{kind}, round {number}/{rounds}: {outcome}")
             yield from (f"{kind}, round {number}, {outcome.what}: {fault}" for fault in outcome.faults)
         yield from (f"{kind}: {fault}" for fault in stage.stop())
         late.add(stage.lateness)
         records, repeated = stage.watch.counts()
-        _say(f"{kind}: {stage.lateness}")
-        _say(f"{kind}: {records} records, {repeated} of them for the second time (at least once), none missing")
+        say(f"{kind}: {stage.lateness}")
+        say(f"{kind}: {records} records, {repeated} of them for the second time (at least once), none missing")
 
 
 def _strike(stage: GroupStage, what: str, chance: random.Random, promised_s: float) -> blows.Outcome:
@@ -83,11 +82,11 @@ def play_mirror(
             time.sleep(chance.uniform(*_PAUSE_S))
             victim = chance.choice(sorted(group.workers))
             blow = group.kill(victim)
-            _say(f"mirror, round {number}/{rounds}: {blow}")
+            say(f"mirror, round {number}/{rounds}: {blow}")
             yield from (f"mirror, round {number}: {fault}" for fault in blow.faults)
             group.bring_back(victim)
         yield from (f"mirror: {fault}" for fault in group.stop())
-        _say(f"mirror: {group.lateness}")
+        say(f"mirror: {group.lateness}")
         late.add(group.lateness)
 
 
@@ -101,10 +100,10 @@ def play_roll(us: KafkaCluster, eu: KafkaCluster, directory: Path, older: Path |
         for what, programs, order in turns:
             for name in order:
                 turn = group.turn(name, what, programs)
-                _say(f"mirror, {turn}")
+                say(f"mirror, {turn}")
                 yield from (f"mirror, {what} ({name}): {fault}" for fault in turn.faults)
         yield from (f"mirror: {fault}" for fault in group.stop())
-        _say(f"mirror: {group.lateness}")
+        say(f"mirror: {group.lateness}")
         late.add(group.lateness)
 
 
@@ -114,7 +113,7 @@ def play_versions(bootstrap: str, directory: Path, older: Path, late: Lateness) 
         stage.create()
         for what, programs in (("upgraded", PROGRAMS), ("downgraded", old), ("upgraded again", PROGRAMS)):
             outcome = blows.roll(stage, what, programs)
-            _say(f"counting, {outcome}")
+            say(f"counting, {outcome}")
             yield from (f"counting, {what}: {fault}" for fault in outcome.faults)
         yield from (f"counting: {fault}" for fault in stage.stop())
         late.add(stage.lateness)
@@ -122,15 +121,11 @@ def play_versions(bootstrap: str, directory: Path, older: Path, late: Lateness) 
 
 def play_rest(directory: Path) -> Iterator[str]:
     answers = rest_load.measure(directory)
-    _say(str(answers))
+    say(str(answers))
     if answers.p99_ms > rest_load.PROMISED_MS:
         yield f"REST: p99 {answers.p99_ms:.0f} ms, promised are {rest_load.PROMISED_MS:.0f} ms"
     if answers.refused:
         yield f"REST: {answers.refused} of {answers.requests} requests were refused"
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
 
 
 def _play(options: argparse.Namespace, seed: int, directory: Path, late: Lateness) -> Iterator[str]:
@@ -151,8 +146,7 @@ def _play(options: argparse.Namespace, seed: int, directory: Path, late: Latenes
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.kit.group_run", description=__doc__)
-    parser.add_argument("--seed", type=int, default=None, help="of the plan (default: by chance, printed)")
+    parser = parser_of("python -m tests.kit.group_run", __doc__)
     parser.add_argument("--rounds", type=int, default=10, help="blows for each kind of session (default 10)")
     parser.add_argument("--mirror-rounds", type=int, default=6, help="kills of a mirror's owner (default 6)")
     parser.add_argument("--parts", nargs="+", choices=_PARTS, default=_PARTS, help="what to play (default all)")
@@ -164,22 +158,14 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _arguments(arguments)
-    seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
-    _say(f"group run, seed {seed}")
     # What its client tries again is no news.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    directory = Path(tempfile.mkdtemp(prefix="heliograph-group-"))
+    directory = begin("group", options.seed)
     late = Lateness()
-    faults = list(_play(options, seed, directory, late))
+    faults = list(_play(options, options.seed, directory, late))
     if late.beats_s or late.unanswered:
-        _say(f"all workers: {late}")
-    if faults:
-        _say("\n".join(["faults:", *faults]))
-        print(f"the workers' files and logs are in {directory}", file=sys.stderr)
-        return 1
-    _say("no fault")
-    shutil.rmtree(directory, ignore_errors=True)
-    return 0
+        say(f"all workers: {late}")
+    return end(faults, directory)
 
 
 if __name__ == "__main__":

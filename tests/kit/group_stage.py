@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
@@ -27,6 +29,7 @@ DEADLINE_S: Final = 120.0
 SHORT_SESSION: Final = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "1000"}
 #: What nobody sets: lost work under a lease of ours does not wait only there.
 _UNSET: Final = "scheduled.rebalance.max.delay.ms"
+_TASKS: Final = 2
 
 
 @dataclass(frozen=True)
@@ -44,45 +47,42 @@ class Recovery:
         return f"RUNNING after {self.running_s:.1f} s, records of every task after {self.writing_s:.1f} s"
 
 
-class GroupStage:
-    """Workers by name ("a", "b", "c"), each with connectors' tasks; every connector writes to the topic of its name."""
+class WorkerGroup(ABC):
+    """Workers of one group by name; as a context manager it starts them, and ends whatever was started."""
 
     def __init__(
         self,
         bootstrap: str,
         group: str,
         directory: Path,
-        *,
-        workers: int = 3,
-        connectors: int = 3,
-        tasks: int = 2,
-        settings: Mapping[str, str] = SHORT_SESSION,
-        programs: Path = PROGRAMS,
+        names: str,
+        settings: Mapping[str, str],
+        variables: Callable[[str], Mapping[str, str]],
+        programs: Path,
     ) -> None:
-        self._bootstrap = bootstrap
-        self._group = group
-        self._tasks = tasks
+        """``variables`` are those of a worker's process, by its name, a letter of ``names``."""
         self._exits = contextlib.ExitStack()
-        self.connectors = [f"{group}-{number}" for number in range(connectors)]
-        #: Parts that can be RUNNING: connectors and tasks.
-        self.parts = connectors * (1 + tasks)
-        self.workers: dict[str, OurWorker] = {}
-        for name in "abcdefgh"[:workers]:
-            properties = worker_properties(bootstrap, group, settings)
-            if _UNSET not in settings:
-                del properties[_UNSET]
-            variables = numbers.environment(directory, name)
-            self.workers[name] = OurWorker(properties, directory, f"{group}-{name}", variables, programs)
-        self._netlocs = {RestClient(worker.url).netloc: name for name, worker in self.workers.items()}
         self.lateness = Lateness()
-        self.watch = NumberWatch(bootstrap, dict.fromkeys(self.connectors, tasks))
+        self.workers: dict[str, OurWorker] = {}
+        for name in names:
+            properties = worker_properties(bootstrap, group, settings)
+            del properties[_UNSET]
+            self.workers[name] = OurWorker(properties, directory, f"{group}-{name}", variables(name), programs)
+        self._netlocs = {RestClient(worker.url).netloc: name for name, worker in self.workers.items()}
+
+    @abstractmethod
+    def _open(self, exits: contextlib.ExitStack) -> None:
+        """What has to be there before the workers start."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Wait until all workers have their share."""
 
     def __enter__(self) -> Self:
-        asyncio.run(make_topics(self._bootstrap, dict.fromkeys(self.connectors, self._tasks)))
         with contextlib.ExitStack() as exits:
+            self._open(exits)
             for worker in self.workers.values():
                 exits.enter_context(worker)
-            exits.enter_context(self.watch)
             for worker in self.workers.values():
                 worker.await_ready(DEADLINE_S)
             self._exits = exits.pop_all()
@@ -94,15 +94,56 @@ class GroupStage:
     def rest(self, worker: str) -> RestClient:
         return RestClient(self.workers[worker].url)
 
+    def owners(self, asked: str) -> dict[str, str]:
+        return {part: self._netlocs.get(at, at) for part, at in self.rest(asked).owners().items()}
+
+    def look_how_late(self, name: str) -> None:
+        """Ask a worker how late it was in its life, which is about to end."""
+        self.lateness.look(self.workers[name].url, self.workers[name].log)
+
+    def start(self, names: Collection[str]) -> None:
+        for name in names:
+            self.workers[name].start()
+        for name in names:
+            self.workers[name].await_ready(DEADLINE_S)
+        self.settle()
+
+    def stop_worker(self, name: str) -> list[str]:
+        """SIGTERM; what was wrong with that."""
+        self.look_how_late(name)
+        code = self.workers[name].stop()
+        return [f"worker {name} ended with exit code {code} after SIGTERM"] if code else []
+
+
+class GroupStage(WorkerGroup):
+    """Three workers ("a", "b", "c") and three connectors of two tasks, each to the topic of its name."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        group: str,
+        directory: Path,
+        *,
+        settings: Mapping[str, str] = SHORT_SESSION,
+        programs: Path = PROGRAMS,
+    ) -> None:
+        variables = partial(numbers.environment, directory)
+        super().__init__(bootstrap, group, directory, "abc", settings, variables, programs)
+        self._bootstrap = bootstrap
+        self._group = group
+        self.connectors = [f"{group}-{number}" for number in range(3)]
+        #: Parts that can be RUNNING: connectors and tasks.
+        self.parts = len(self.connectors) * (1 + _TASKS)
+        self.watch = NumberWatch(bootstrap, dict.fromkeys(self.connectors, _TASKS))
+
+    def _open(self, exits: contextlib.ExitStack) -> None:
+        asyncio.run(make_topics(self._bootstrap, dict.fromkeys(self.connectors, _TASKS)))
+        exits.enter_context(self.watch)
+
     def create(self) -> None:
         names = list(self.workers)
         for index, connector in enumerate(self.connectors):
-            config = {
-                "connector.class": numbers.CLASS,
-                "tasks.max": str(self._tasks),
-                "topic": connector,
-                "every.ms": "50",
-            }
+            config = {"connector.class": numbers.CLASS, "tasks.max": str(_TASKS), "topic": connector, "every.ms": "50"}
             self.rest(names[index % len(names)]).ask("PUT", f"/connectors/{connector}/config", config)
         self.settle()
 
@@ -112,12 +153,9 @@ class GroupStage:
     def _is_settled(self) -> bool:
         first, *others = [self.owners(name) for name in self.workers]
         tasks = Counter(worker for part, worker in first.items() if part not in self.connectors)
-        fair = len(self.connectors) * self._tasks // len(self.workers)
+        fair = len(self.connectors) * _TASKS // len(self.workers)
         is_fair = tasks.keys() == self.workers.keys() and set(tasks.values()) <= {fair, fair + 1}
         return is_fair and len(first) == self.parts and all(each == first for each in others)
-
-    def owners(self, asked: str) -> dict[str, str]:
-        return {part: self._netlocs.get(at, at) for part, at in self.rest(asked).owners().items()}
 
     def leader(self) -> str:
         """The one that does not say that it has to ask another."""
@@ -131,10 +169,6 @@ class GroupStage:
         status, _ = self.rest(name).try_once("DELETE", "/connectors/nobody?forward=false")
         return status == _NOT_FOUND
 
-    def look_how_late(self, name: str) -> None:
-        """Ask a worker how late it was in its life, which is about to end."""
-        self.lateness.look(self.workers[name].url, self.workers[name].log)
-
     def kill(self, names: Collection[str]) -> float:
         for name in names:
             self.look_how_late(name)
@@ -142,13 +176,6 @@ class GroupStage:
         with ThreadPoolExecutor(len(names)) as pool:
             list(pool.map(lambda name: self.workers[name].kill(), names))
         return at_s
-
-    def start(self, names: Collection[str]) -> None:
-        for name in names:
-            self.workers[name].start()
-        for name in names:
-            self.workers[name].await_ready(DEADLINE_S)
-        self.settle()
 
     def recovery(self, since_s: float, gone: Collection[str]) -> Recovery:
         """Until all parts run on the others and all tasks have written a record there after ``since_s``."""
@@ -177,8 +204,6 @@ class GroupStage:
             if not worker.is_running:
                 faults.append(f"worker {name} had ended by itself: {worker.tail()[-500:]}")
                 continue
-            self.look_how_late(name)
-            if code := worker.stop():
-                faults.append(f"worker {name} ended with exit code {code} after SIGTERM")
+            faults += self.stop_worker(name)
         self.watch.drain()
         return faults + self.watch.faults()

@@ -6,14 +6,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
 import javaproperties
 
-from connect.embedded.brokers import classpath
+from connect.embedded.brokers import QUICK_JVM, classpath
 from connect.embedded.java import find_java
+from connectors.client import OffsetAndMetadata, Offsets, TopicPartition
 
 KAFKA_VERSION: Final = "4.3.1"
 #: What makes slf4j, which Kafka logs with, go to log4j2; the last on a class path.
@@ -27,6 +29,16 @@ JVM_OPTIONS: Final = (
     "-XX:+ExplicitGCInvokesConcurrent",
     "-Djava.awt.headless=true",
 )
+COORDINATES: Final = (
+    f"org.apache.kafka:connect-mirror:{KAFKA_VERSION}",
+    f"org.apache.kafka:connect-runtime:{KAFKA_VERSION}",
+    f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",
+    LOGGING,
+)
+DEFAULT, IDENTITY = "DefaultReplicationPolicy", "IdentityReplicationPolicy"
+_JUDGE_DEADLINE_S: Final = 300.0
+_JUDGE: Final = Path(__file__).parent.parent / "interop" / "RemoteClusterUtilsJudge.java"
+_AT: Final = "at "
 _STOP_TIMEOUT_S: Final = 60.0
 _TAIL_BYTES: Final = 4000
 #: Asks Linux to kill the process when its parent ends, however that ends, then becomes the program.
@@ -167,3 +179,64 @@ class JavaProgram:
         if self._process is None:
             raise RuntimeError(f"this {self.main_class} was not started")
         return self._process
+
+
+#: The mirror, the worker, and Kafka's tools.
+
+
+class JavaToolFailed(Exception):
+    """A Java tool ended with another exit code than 0; the text holds the end of what it printed."""
+
+
+def run_tool(main_class: str, arguments: Sequence[str], *, timeout_s: float = 300, heap: str = "1g") -> str:
+    """Runs one of Kafka's tools to its end; its standard output. Raises JavaToolFailed."""
+    with tempfile.TemporaryDirectory(prefix="kafka-tool-") as folder:
+        log4j2 = write_log4j2(Path(folder), Path(folder) / "tool.log", level="WARN")
+        command = java_command(COORDINATES, main_class, arguments, heap=heap, log4j2=log4j2)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+    if done.returncode != 0:
+        tail = (done.stdout + done.stderr)[-_TAIL_BYTES:]
+        raise JavaToolFailed(f"{main_class} ended with exit code {done.returncode}: {tail}")
+    return done.stdout
+
+
+def judged(judge: Path, lines: Iterable[str]) -> list[str]:
+    jars = os.pathsep.join(str(jar) for jar in classpath(COORDINATES))
+    done = subprocess.run(
+        [str(find_java().executable), *QUICK_JVM, "-cp", jars, str(judge)],
+        input="".join(f"{line}\n" for line in lines),
+        capture_output=True,
+        text=True,
+        timeout=_JUDGE_DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-_TAIL_BYTES:]
+    return done.stdout.splitlines()
+
+
+class JavaMirrorMaker(JavaProgram):
+    coordinates: Sequence[str] = COORDINATES
+    main_class = "org.apache.kafka.connect.mirror.MirrorMaker"
+
+
+def ask_java(questions: Sequence[str]) -> list[list[str]]:
+    """The lines that Java answers to each question (function, bootstrap, policy and arguments), sorted."""
+    answers: list[list[str]] = [[]]
+    for line in judged(_JUDGE, questions):
+        if line == "end":
+            answers.append([])
+        else:
+            answers[-1].append(line)
+    return [sorted(answer) for answer in answers[:-1]]
+
+
+def offsets_reported(answer: Sequence[str]) -> dict[str, Offsets]:
+    """By group, of an answer to ``translate`` or ``translate-all``."""
+    found: dict[str, Offsets] = {}
+    for line in answer:
+        group, topic, partition, offset, metadata = line.removeprefix(_AT).split(" ", 4)
+        place = TopicPartition(topic, int(partition))
+        found.setdefault(group, {})[place] = OffsetAndMetadata(int(offset), metadata)
+    return found

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import random
 import sys
-import tempfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from connectors.formats.types import TopicPartition
+from tests.kit.long_run import begin, leave, parser_of, say
 from tests.kit.mirror import HANDOVERS, with_rest
-from tests.kit.reports import leave
 from tests.kit.rounds import FROZEN, FROZEN_ON_CLUSTER, KILLED, KILLED_ON_CLUSTER, Round, plan
 from tests.kit.secured import SecuredStage
 from tests.kit.spark_cluster import StandaloneSpark, bare_python
 from tests.kit.stage import Stage
-from tests.kit.strike import RoundResult, Strike, faults_of
+from tests.kit.strike import RoundResult, Strike
 
 _START_DEADLINE_S: Final = 600.0
 _ATTEMPTS: Final = 3
@@ -74,9 +71,8 @@ def run(
     seed: int,
     surplus_rounds: int,
     say: Callable[[str], None] = lambda line: None,
-    mapped: Collection[TopicPartition] | None = None,
 ) -> RunReport:
-    """Play the rounds, none after a faulty one; stop the mirror, and judge the offset map of ``mapped`` (None: all)."""
+    """Play the rounds, none after a faulty one; stop the mirror, and judge the offset map."""
     report = RunReport(seed, surplus_rounds)
     report.faults += stage.set_going(_START_DEADLINE_S)
     for planned in rounds:
@@ -86,7 +82,7 @@ def run(
         report.rounds.append(play_round(stage, planned, seed, say))
     _finish(stage, report)
     if not report.all_faults:
-        report.faults += [f"offset map of {fault}" for fault in stage.map_faults(mapped)]
+        report.faults += [f"offset map of {fault}" for fault in stage.map_faults()]
     return report
 
 
@@ -106,7 +102,7 @@ def _finish(stage: Stage, report: RunReport) -> None:
     report.lateness = str(stage.lateness)
     report.exit_code, report.comparison = ending.exit_code, ending.comparison.summary()
     report.faults += ending.faults
-    report.faults += [fault for fault in faults_of(ending.comparison) if not report.all_faults]
+    report.faults += [fault for fault in ending.comparison.faults if not report.all_faults]
     if stage.exactly_once and not report.all_faults and not ending.comparison.total("aborted"):
         report.faults.append("no blow fell into an open transaction: nothing was aborted, so the run proved nothing")
     if not report.all_faults and report.surplus_rounds < report.surplus_rounds_wanted:
@@ -120,10 +116,9 @@ def _seconds(value: float | None) -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.kit.kill", description=__doc__)
+    parser = parser_of("python -m tests.kit.kill", __doc__)
     parser.add_argument("--kills", type=int, default=20, help="rounds with a SIGKILL (default 20)")
     parser.add_argument("--stops", type=int, default=4, help="rounds with a SIGSTOP of a slice (default 4)")
-    parser.add_argument("--seed", type=int, default=None, help="of the plan (default: by chance, printed)")
     parser.add_argument("--rate", type=float, default=15_000, help="records a second written meanwhile")
     parser.add_argument("--target-nodes", type=int, default=3, help="brokers of the target (default 3, two in sync)")
     parser.add_argument("--secured", action="store_true", help="SCRAM over TLS at the source, mutual TLS at the target")
@@ -135,9 +130,8 @@ def _arguments() -> argparse.Namespace:
 
 def main() -> int:
     options = _arguments()
-    seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
-    print(f"kill run, seed {seed}", flush=True)
-    directory = Path(tempfile.mkdtemp(prefix="heliograph-kill-"))
+    seed = options.seed
+    directory = begin("kill", seed)
     on_cluster = options.spark == "standalone"
     victims = (KILLED_ON_CLUSTER, FROZEN_ON_CLUSTER) if on_cluster else (KILLED, FROZEN)
     rounds = plan(seed, options.kills, options.stops, *victims)
@@ -153,7 +147,7 @@ def main() -> int:
             seed=seed,
             # Nothing has to be found behind a position that is stored together with its records.
             surplus_rounds=0 if options.exactly_once else min(SURPLUS_ROUNDS, len(rounds) // 4),
-            say=lambda line: print(line, flush=True),
+            say=say,
         )
     return leave(report, options.report, f"{seed}", report.all_faults, directory)
 

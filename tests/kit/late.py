@@ -11,7 +11,6 @@ import random
 import re
 import statistics
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -35,9 +34,9 @@ from tests.kit.clients import cluster_at
 from tests.kit.internal_rounds import write_rounds
 from tests.kit.large_bodies import ENDPOINTS, MIB, OBJECTS, send
 from tests.kit.lateness import GOAL_BEAT_S, GOAL_STALL_S, Lateness
+from tests.kit.long_run import begin, leave, parser_of
 from tests.kit.mirror import Mirror, one_flow, with_rest
 from tests.kit.processes import DeadlinePassed, wait_until
-from tests.kit.reports import leave
 from tests.kit.scale import ALIAS, HEAP, Scene, costs_during, make_some_at_once, megabytes_text, shares_text
 from tests.kit.seen import Seen
 
@@ -365,8 +364,7 @@ def _play(options: argparse.Namespace, found: Measured, directory: Path) -> None
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.kit.late", description=__doc__)
-    parser.add_argument("--seed", type=int, default=None, help="of the pauses (default: by chance, printed)")
+    parser = parser_of("python -m tests.kit.late", __doc__, "of the pauses")
     parser.add_argument("--records", type=int, default=5_000_000, help="in the map's topic (default 5000000)")
     parser.add_argument("--partitions", type=int, default=2000, help="busy ones, a record a second each (default 2000)")
     parser.add_argument("--repetitions", type=int, default=20, help="starts of either kind (default 20)")
@@ -387,10 +385,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _arguments(arguments)
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    directory = Path(tempfile.mkdtemp(prefix="heliograph-late-"))
-    seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
+    directory = begin("late", options.seed)
     beside = "nothing beside it" if options.alone else "two busy loops beside it"
-    found = Measured(seed, options.records, options.partitions, options.repetitions, beside, os.getloadavg())
+    found = Measured(options.seed, options.records, options.partitions, options.repetitions, beside, os.getloadavg())
     with contextlib.nullcontext() if options.alone else busy_loops(_BESIDE_AT_MOST_S):
         try:
             _play(options, found, directory)

@@ -31,7 +31,6 @@ def source_batch(
     producer: tuple[int, int, int] = (-1, -1, -1),
     leader_epoch: int = 0,
     last_offset: int | None = None,
-    salt: str = "",
     timestamp_ms: int = 1_700_000_000_000,
     null_keys: Collection[int] = (),
     large: Collection[int] = (),
@@ -40,7 +39,7 @@ def source_batch(
     base = offsets[0]
     builder = DefaultRecordBatchBuilder(2, codec, 0, *producer, 2**30)
     for offset in offsets:
-        value = f"value {salt}{offset}".encode()
+        value = f"value {offset}".encode()
         if offset in large:
             value += random.Random(offset).randbytes(1024)
         key = None if offset in null_keys else str(offset).encode()

@@ -15,8 +15,9 @@ from tests.kit import members
 from tests.kit.clients import cluster_at
 from tests.kit.mirror import Mirror, write_properties
 
+Keys = Mapping[str, str]
 #: A member that is killed is missed after six seconds, a round is known of after half a one.
-QUICK = {
+QUICK: Final[Keys] = {
     "auto.offset.reset": "earliest",
     "session.timeout.ms": "6000",
     "heartbeat.interval.ms": "500",
@@ -27,15 +28,16 @@ QUICK = {
 DEADLINE_S: Final = 400.0
 
 
-def maker_1(directory: Path, sources: Sequence[Mapping[str, str]], target: Mapping[str, str], *options: str) -> Mirror:
-    """A process that is not started yet. ``sources`` and ``target`` are the properties of its files."""
+def maker_1(
+    directory: Path, us: str, eu: str, group: str, *options: str, consumer: Keys = QUICK, producer: Keys | None = None
+) -> Mirror:
+    """A process that is not started yet, between the brokers at two addresses, with the keys of its files."""
     directory.mkdir(exist_ok=True)
-    command = [str(Path(sys.executable).parent / "kafka-mirror-maker"), *options]
-    for number, properties in enumerate(sources):
-        file = directory / f"consumer{number}.properties"
-        write_properties(file, properties)
-        command += ["--consumer.config", str(file)]
-    return Mirror(target, directory, [*command, "--producer.config"])
+    file = directory / "consumer.properties"
+    write_properties(file, {"bootstrap.servers": us, "group.id": group, **consumer})
+    program = str(Path(sys.executable).parent / "kafka-mirror-maker")
+    command = [program, *options, "--consumer.config", str(file), "--producer.config"]
+    return Mirror({"bootstrap.servers": eu, **(producer or {})}, directory, command)
 
 
 async def write(bootstrap: str, topic: str, numbers: range, *, keys: int = 7, partitions: int | None = None) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import shutil
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -26,6 +24,7 @@ from connect.core.model import TaskId
 from tests.kit import numbers
 from tests.kit.brokers import KafkaCluster
 from tests.kit.group_stage import SHORT_SESSION
+from tests.kit.long_run import begin, end, say
 from tests.kit.processes import wait_until
 from tests.kit.rest_client import RestClient
 from tests.kit.topics import make_topics
@@ -171,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--connectors", type=int, default=1000)
     parser.add_argument("--tasks", type=int, default=10, help="of each connector")
     options = parser.parse_args(arguments)
-    directory = Path(tempfile.mkdtemp(prefix="heliograph-many-"))
+    directory = begin("many")
     with ExitStack() as exits:
         cluster = exits.enter_context(KafkaCluster.start("us"))
         many = Many(cluster.bootstrap, directory, options.connectors, options.tasks)
@@ -180,12 +179,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             exits.push(worker.__exit__)
         asyncio.run(many.prepare())
         for line in many.play():
-            print(f"{line} (load {os.getloadavg()[0]:.1f})", flush=True)
-    if many.faults:
-        print("\n".join([*many.faults, f"the workers' files and logs are in {directory}"]), file=sys.stderr)
-        return 1
-    shutil.rmtree(directory, ignore_errors=True)
-    return 0
+            say(f"{line} (load {os.getloadavg()[0]:.1f})")
+    return end(many.faults, directory)
 
 
 if __name__ == "__main__":

@@ -7,14 +7,15 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Final, Self, TypeVar
 
 import psutil
 
 from connect.embedded import cluster_config
 from connect.embedded.processes import Keeper
+from tests.kit.members import until
 from tests.kit.processes import Member, survivors, tree, wait_until
 from tests.kit.resumed import Resumed, resumed
 
@@ -105,6 +106,7 @@ def write_properties(file: Path, properties: Mapping[str, str]) -> None:
     file.write_text("".join(f"{key} = {value}\n" for key, value in properties.items()))
 
 
+T = TypeVar("T")
 _WORKER: Final = "worker"
 #: Users are promised less; here a machine may be very busy.
 STOP_DEADLINE_S: Final = 120.0
@@ -186,10 +188,27 @@ class Mirror:
         """The first line of the log behind byte ``start`` that has all ``parts``."""
 
         def found() -> str:
-            assert self.is_running, self.log_lines()[-20:]
             return next((line for line in self.log_lines(start) if all(part in line for part in parts)), "")
 
-        return wait_until(found, deadline_s, f"the log says {parts}")
+        return self.wait_until(found, f"the log says {parts}", deadline_s)
+
+    def wait_until(self, ask: Callable[[], T], what: str, deadline_s: float) -> T:
+        """The first true answer, as long as the mirror runs."""
+
+        def answer() -> T:
+            assert self.is_running, self.log_lines()[-20:]
+            return ask()
+
+        return wait_until(answer, deadline_s, what)
+
+    async def until(self, ask: Callable[[], Awaitable[object]], what: str, deadline_s: float = 200.0) -> None:
+        """The same for who asks in a loop."""
+
+        async def answer() -> object:
+            assert self.is_running, self.log_lines()[-20:]
+            return await ask()
+
+        await until(answer, what, deadline_s)
 
     def log_end(self) -> int:
         return self.log_file.stat().st_size

@@ -9,25 +9,22 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, Report, TopicPair
 from tests.kit.follower import Arrivals
-from tests.kit.group_stage import DEADLINE_S, SHORT_SESSION
-from tests.kit.lateness import Lateness
+from tests.kit.group_stage import DEADLINE_S, SHORT_SESSION, WorkerGroup
 from tests.kit.processes import survivors, tree, wait_until
-from tests.kit.rest_client import RestClient
 from tests.kit.resumed import Resumed, resumed
 from tests.kit.topics import make_topics
-from tests.kit.workers import PROGRAMS, OurWorker, worker_properties
+from tests.kit.workers import PROGRAMS
 from tests.kit.writer import Load, Writer
 
 _CLASS: Final = "org.apache.kafka.connect.mirror.MirrorSourceConnector"
 _BYTES: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
 #: Connector and tasks.
 _PARTS: Final = 3
-_CATCH_UP_STEP_S: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -77,7 +74,7 @@ class Turn:
         return f"{'; '.join(parts)} (load {os.getloadavg()[0]:.1f})"
 
 
-class MirrorGroup:
+class MirrorGroup(WorkerGroup):
     """Two clusters, load, two workers on the target's, and a checker; topics and alias are named after ``name``."""
 
     def __init__(
@@ -90,42 +87,24 @@ class MirrorGroup:
         records_per_s: float,
         programs: Path = PROGRAMS,
     ) -> None:
+        changes = {**SHORT_SESSION, "key.converter": _BYTES, "value.converter": _BYTES}
+        # Older versions look for their modules in the folder first in which they were started.
+        super().__init__(eu.bootstrap, name, directory, "ab", changes, lambda _: {"PYTHONSAFEPATH": "1"}, programs)
         self._us, self._eu, self._name = us.bootstrap, eu.bootstrap, name
         self._records_per_s = records_per_s
         self._loads = (Load(f"{name}-orders", 3, "none", value_bytes=120), Load(f"{name}-clicks", 2, "zstd"))
-        self._exits = contextlib.ExitStack()
-        changes = {**SHORT_SESSION, "key.converter": _BYTES, "value.converter": _BYTES}
-        self.lateness = Lateness()
-        self.workers: dict[str, OurWorker] = {}
-        for worker in "ab":
-            properties = worker_properties(eu.bootstrap, name, changes)
-            del properties["scheduled.rebalance.max.delay.ms"]
-            # Older versions look for their modules in the folder first in which they were started.
-            variables = {"PYTHONSAFEPATH": "1"}
-            self.workers[worker] = OurWorker(properties, directory, f"{name}-{worker}", variables, programs)
-        self._netlocs = {RestClient(worker.url).netloc: each for each, worker in self.workers.items()}
 
-    def __enter__(self) -> Self:
-        with contextlib.ExitStack() as exits:
-            runner = self._runner = exits.enter_context(asyncio.Runner())
-            runner.run(make_topics(self._us, {load.topic: load.partitions for load in self._loads}))
-            pairs = [TopicPair(load.topic, f"{self._name}.{load.topic}", load.partitions) for load in self._loads]
-            checker = self._checker = Checker(self._us, self._eu, pairs)
-            runner.run(checker.__aenter__())
-            exits.callback(lambda: runner.run(checker.__aexit__()))
-            self._arrivals = exits.enter_context(Arrivals(self._eu, {pair.target: pair.partitions for pair in pairs}))
-            self.writer = exits.enter_context(
-                Writer(self._us, self._loads, records_per_s=self._records_per_s, seed=len(self._name))
-            )
-            for worker in self.workers.values():
-                exits.enter_context(worker)
-            for worker in self.workers.values():
-                worker.await_ready(DEADLINE_S)
-            self._exits = exits.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._exits.close()
+    def _open(self, exits: contextlib.ExitStack) -> None:
+        runner = self._runner = exits.enter_context(asyncio.Runner())
+        runner.run(make_topics(self._us, {load.topic: load.partitions for load in self._loads}))
+        pairs = [TopicPair(load.topic, f"{self._name}.{load.topic}", load.partitions) for load in self._loads]
+        checker = self._checker = Checker(self._us, self._eu, pairs)
+        runner.run(checker.__aenter__())
+        exits.callback(lambda: runner.run(checker.__aexit__()))
+        self._arrivals = exits.enter_context(Arrivals(self._eu, {pair.target: pair.partitions for pair in pairs}))
+        self.writer = exits.enter_context(
+            Writer(self._us, self._loads, records_per_s=self._records_per_s, seed=len(self._name))
+        )
 
     def set_going(self) -> None:
         config = {
@@ -147,12 +126,6 @@ class MirrorGroup:
         first = self._caught_up()
         assert first.is_caught_up, f"the mirror did not get going: {first.summary()}"
 
-    def rest(self, worker: str) -> RestClient:
-        return RestClient(self.workers[worker].url)
-
-    def owners(self, asked: str) -> dict[str, str]:
-        return {part: self._netlocs.get(at, at) for part, at in self.rest(asked).owners().items()}
-
     def settle(self) -> None:
         def is_settled() -> bool:
             tasks = {part: at for part, at in self.owners("a").items() if part != self._name}
@@ -165,7 +138,7 @@ class MirrorGroup:
         (heir,) = self.workers.keys() - {victim}
         ends = self._log_ends()
         doomed = tree(self.workers[victim].pid)
-        self.lateness.look(self.workers[victim].url, self.workers[victim].log)
+        self.look_how_late(victim)
         at_s = time.monotonic()
         self.workers[victim].kill()
         wait_until(
@@ -179,34 +152,27 @@ class MirrorGroup:
         found = self._resumed_since(ends, [heir])
         faults = [f"at-least-once fallback: {each.line}" for each in found if each.at_least_once]
         wait_until(lambda: not survivors(doomed), DEADLINE_S, "nothing is left of a killed worker")
-        return Blow(victim, running_s, caught_up_s, found, comparison, tuple(faults + faults_of(comparison)))
+        return Blow(victim, running_s, caught_up_s, found, comparison, tuple(faults + comparison.faults))
 
     def turn(self, name: str, what: str, programs: Path) -> Turn:
         """SIGTERM to one worker, and its start from ``programs``; until each has its share and all has caught up."""
         worker, ends = self.workers[name], self._log_ends()
-        self.lateness.look(worker.url, worker.log)
         began_s = time.time()
-        faults = []
-        if code := worker.stop():
-            faults.append(f"worker {name} ended with exit code {code} after SIGTERM")
+        faults = self.stop_worker(name)
         stopped_s = time.time()
         worker.programs = programs
-        worker.start()
-        worker.await_ready(DEADLINE_S)
-        self.settle()
+        self.start([name])
         joined_s = time.time()
         comparison = self._caught_up()
         gaps = self._arrivals.longest_gaps(began_s, time.time())
         found = self._resumed_since(ends, self.workers)
         faults += [f"at-least-once fallback: {each.line}" for each in found if each.at_least_once]
-        faults += [f"{part} FAILED" for part in self._failed()] + faults_of(comparison)
+        faults += [f"{part} FAILED" for part in self._failed()] + comparison.faults
         times = (stopped_s - began_s, joined_s - stopped_s, max(gaps.values()))
         return Turn(what, name, *times, found, comparison, tuple(faults))
 
     def bring_back(self, victim: str) -> None:
-        self.workers[victim].start()
-        self.workers[victim].await_ready(DEADLINE_S)
-        self.settle()
+        self.start([victim])
         self._caught_up()
 
     def _log_ends(self) -> dict[str, int]:
@@ -228,27 +194,12 @@ class MirrorGroup:
     def stop(self) -> Sequence[str]:
         self.writer.stop()
         self._caught_up()
-        faults = []
         running = {name: worker for name, worker in self.workers.items() if worker.is_running}
         processes = [member for worker in running.values() for member in tree(worker.pid)]
-        for name, worker in running.items():
-            self.lateness.look(worker.url, worker.log)
-            if code := worker.stop():
-                faults.append(f"worker {name} ended with exit code {code} after SIGTERM")
+        faults = [fault for name in running for fault in self.stop_worker(name)]
         wait_until(lambda: not survivors(processes), DEADLINE_S, "nothing is left of the workers")
         report = self._runner.run(self._checker.check())
         return faults if report.is_exact else [*faults, report.summary()]
 
     def _caught_up(self) -> Report:
-        end = time.monotonic() + DEADLINE_S
-        while True:
-            report = self._runner.run(self._checker.caught_up(_CATCH_UP_STEP_S))
-            if report.is_caught_up or time.monotonic() > end:
-                return report
-
-
-def faults_of(report: Report) -> list[str]:
-    """What may not be, whether the mirror has caught up or not."""
-    names = ("gaps", "duplicates", "disorder", "damaged")
-    found = [f"{name} {count}" for name in names if (count := report.total(name))]
-    return found if report.is_caught_up else [*found, f"never caught up: behind {report.total('behind')}"]
+        return self._runner.run(self._checker.caught_up(DEADLINE_S))

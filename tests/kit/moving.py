@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,8 @@ from typing import Final, NamedTuple
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
-from tests.kit.java_client import DEFAULT, IDENTITY
+from connectors.client import Offsets, translate_offsets_of
+from tests.kit.java_program import DEFAULT, IDENTITY, ask_java, offsets_reported
 from tests.kit.mirror import CALM, FOLLOWED_GROUPS, SMALL
 from tests.kit.topics import make_topics
 
@@ -19,6 +21,8 @@ from tests.kit.topics import make_topics
 _PAUSE_S: Final = 0.01
 _EACH: Final = 5
 _KEYS: Final = 40
+#: More offsets than a round has.
+_TAIL: Final = 60
 _COMPACTED: Final = {"cleanup.policy": "compact", "segment.ms": "1000", "min.cleanable.dirty.ratio": "0.01"}
 PLAIN, TRANSACTIONS, COMPACTED = "plain", "transactions", "compacted"
 KINDS: Final = (PLAIN, TRANSACTIONS, COMPACTED)
@@ -47,6 +51,24 @@ class FlowOf(NamedTuple):
     @property
     def policy_class(self) -> str:
         return f"org.apache.kafka.connect.mirror.{self.policy}"
+
+    def client(self, bootstrap: str) -> dict[str, str]:
+        """Properties of a client library on the target."""
+        return {
+            "bootstrap.servers": bootstrap,
+            "replication.policy.class": self.policy_class,
+            "source.cluster.alias": self.alias,
+        }
+
+
+def translated_alike(
+    bootstrap: str, flows: Sequence[FlowOf], groups: re.Pattern[str], deadline_s: float
+) -> Mapping[FlowOf, Mapping[str, Offsets]]:
+    """Where groups stand by what a mirror has written on the target: Java's client library agrees with ours."""
+    ours = {flow: translate_offsets_of(flow.client(bootstrap), flow.alias, groups, deadline_s) for flow in flows}
+    questions = [f"translate-all {bootstrap} {flow.policy} {flow.alias} {groups.pattern}" for flow in flows]
+    assert list(map(offsets_reported, ask_java(questions))) == list(ours.values())
+    return ours
 
 
 def flows_of(name: str) -> list[FlowOf]:
@@ -193,6 +215,25 @@ async def end_of(bootstrap: str, topic: str) -> int:
     place = TopicPartition(topic, 0)
     async with AIOKafkaConsumer(bootstrap_servers=bootstrap, isolation_level="read_committed") as consumer:
         return int((await consumer.end_offsets([place]))[place])
+
+
+async def last_round(bootstrap: str, topic: str) -> int:
+    """Of what a feed has written, by the end of a topic or of its copy."""
+    end = await end_of(bootstrap, topic)
+    found = await read(bootstrap, topic, max(end - _TAIL, 0), end)
+    return max((one.round for one in found.values()), default=0)
+
+
+async def not_processed_once(bootstrap: str, mover: Mover, feed: Feed, remote: Callable[[str], str] = str) -> list[str]:
+    """What a group would not process once that goes on at its own offsets on a target; ``remote`` names copies."""
+    at = await committed(bootstrap, mover.group, [remote(topic) for topic in feed.topics.values()])
+    found = [f"{topic} has no offset" for topic, offset in at.items() if offset is None]
+    for kind, topic in feed.topics.items():
+        if (begin := at[remote(topic)]) is not None:
+            moved, end = mover.copy(), await end_of(bootstrap, remote(topic))
+            await moved.process(bootstrap, remote(topic), kind, begin, end)
+            found += not_once(moved.seen[kind], feed.written[kind], is_compacted=kind == COMPACTED)
+    return found
 
 
 def not_once(processed: Sequence[Processed], written: Sequence[Processed], *, is_compacted: bool) -> list[str]:

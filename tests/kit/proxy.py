@@ -8,6 +8,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeVar
 
@@ -59,15 +60,12 @@ class FaultProxy:
         self.port = 0
 
     @classmethod
-    def start(cls, host: str, port: int, *, listen_port: int = 0, seed: int = 0) -> Self:
-        """A running proxy before ``host:port``; ``OSError`` if ``listen_port`` is taken; none: an uncommon one."""
+    def start(cls, host: str, port: int, *, seed: int = 0) -> Self:
+        """A running proxy before ``host:port``, on an uncommon port."""
         proxy = cls(host, port, seed)
         proxy._thread.start()
         try:
-            if listen_port:
-                proxy._call(proxy._listen(listen_port))
-            else:
-                proxy._listen_somewhere()
+            proxy._listen_somewhere()
         except BaseException:
             proxy.close()
             raise
@@ -322,3 +320,14 @@ class FaultProxy:
                 self._gone_dropped_bytes += pipe.dropped_bytes
             spotter = connection.spotter
             self._gone_requests.setdefault(spotter.client_id, Counter()).update(spotter.requests)
+
+
+def put_before(exits: ExitStack, proxies: list[FaultProxy], seed: int = 0) -> Callable[[int, int], tuple[str, int]]:
+    """What a cluster's ``advertised`` is that puts a proxy before each node, into ``proxies`` by the node's index."""
+
+    def advertised(node: int, port: int) -> tuple[str, int]:
+        proxy = exits.enter_context(FaultProxy.start("127.0.0.1", port, seed=seed + node))
+        proxies[node : node + 1] = [proxy]  # again when a start is tried again on other ports
+        return proxy.address
+
+    return advertised

@@ -27,6 +27,14 @@ class RestClient:
 
     def ask(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Any:
         """The parsed answer; an AssertionError where it is an error. Rebalances are waited out."""
+        status, answer = self.asked(method, path, body, headers)
+        assert status < 400, f"{method} {path} at {self.netloc}: {status}: {answer}"
+        return answer
+
+    def asked(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, Any]:
+        """Status and parsed answer once no rebalance is in the way."""
 
         def answered() -> tuple[int, Any] | None:
             status, answer = self.try_once(method, path, body, headers)
@@ -34,20 +42,20 @@ class RestClient:
 
         answer = wait_until(answered, _REBALANCE_DEADLINE_S, f"{method} {path} meets no rebalance")
         assert answer is not None, "that is what was waited for"
-        assert answer[0] < 400, f"{method} {path} at {self.netloc}: {answer}"
-        return answer[1]
+        return answer
 
     def try_once(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, Any]:
-        """Status and parsed body (None where there is none) of one request."""
+        """Status and body of one request: parsed where it is JSON, None where there is none."""
         connection = http.client.HTTPConnection(*self._address, timeout=_TIMEOUT_S)
         try:
             data = None if body is None else json.dumps(body).encode()
             connection.request(method, path, data, {"Content-Type": "application/json", **(headers or {})})
             response = connection.getresponse()
-            text = response.read()
-            return response.status, json.loads(text) if text else None
+            text = response.read().decode()
+            is_json = "json" in response.getheader("Content-Type", "")
+            return response.status, json.loads(text) if text and is_json else text or None
         finally:
             connection.close()
 

@@ -20,7 +20,7 @@ from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.offsets import LATEST, list_offsets
 from tests.kit.clients import cluster_at
-from tests.kit.java_mm2 import run_tool
+from tests.kit.java_program import run_tool
 from tests.kit.mirror import Mirror, one_flow, with_rest
 from tests.kit.topics import make_topics
 

@@ -9,7 +9,6 @@ import logging
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,13 +32,13 @@ from tests.kit import marked
 from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, TopicPair
 from tests.kit.clients import cluster_at
-from tests.kit.java_mm2 import run_tool
+from tests.kit.java_program import run_tool
 from tests.kit.lateness import Lateness
+from tests.kit.long_run import begin, leave, say
 from tests.kit.mirror import Mirror, one_flow, with_rest
 from tests.kit.pipe import Direction
 from tests.kit.processes import Member, slices
-from tests.kit.proxy import FaultProxy
-from tests.kit.reports import leave
+from tests.kit.proxy import FaultProxy, put_before
 from tests.kit.requests import FETCH
 from tests.kit.topics import make_topics
 
@@ -386,11 +385,7 @@ def stage(directory: Path, seed: int, topics: int, partitions: int, tasks: int) 
     counts = {f"scale-{number:03}": partitions for number in range(topics)}
     counts[_BUSY] = max(1, topics * partitions // _BUSY_SHARE)
     with contextlib.ExitStack() as exits:
-
-        def before_source(_: int, port: int) -> tuple[str, int]:
-            proxies[:] = [exits.enter_context(FaultProxy.start("127.0.0.1", port, seed=seed))]
-            return proxies[0].address
-
+        before_source = put_before(exits, proxies, seed)
         us = exits.enter_context(KafkaCluster.start("us", advertised=before_source, jvm_options=jvm))
         eu = exits.enter_context(KafkaCluster.start("eu", jvm_options=jvm))
         make_some_at_once(us.bootstrap, counts)
@@ -420,11 +415,11 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     options = _arguments()
     logging.getLogger("aiokafka").setLevel(logging.ERROR)
-    directory = Path(tempfile.mkdtemp(prefix="heliograph-scale-"))
+    directory = begin("scale", options.seed)
     found = Measured(options.seed, options.topics, options.topics * options.partitions, options.tasks, os.getloadavg())
     with stage(directory, options.seed, options.topics, options.partitions, options.tasks) as (scene, proxy):
         try:
-            asyncio.run(measure(scene, proxy, found, options.busy_records, lambda line: print(line, flush=True)))
+            asyncio.run(measure(scene, proxy, found, options.busy_records, say))
         except AssertionError as error:
             found.faults.append(str(error))
     page.keep(options.json, this_run(" ".join(["python -m tests.kit.scale", *sys.argv[1:]])), rows_of(found))

@@ -25,6 +25,7 @@ from tests.kit.clients import stock_admin
 from tests.kit.mirror import in_sync
 from tests.kit.pipe import Direction
 from tests.kit.proxied import ConnectionState
+from tests.kit.proxy import put_before
 from tests.kit.stage import Stage
 
 PASSWORD: Final = 'p"\\;= {}s'
@@ -246,7 +247,7 @@ class SecuredStage(Stage):
         started = start_secured(
             "eu",
             self._folder("eu"),
-            advertised=self._proxy_before(exits, self.proxies),
+            advertised=put_before(exits, self.proxies, self._seed),
             proxied_protocol=self.target_protocol,
             nodes=self._target_nodes,
             config=in_sync(self._target_nodes),

@@ -16,7 +16,7 @@ from tests.kit.direct import Broker
 from tests.kit.masking import masking
 from tests.kit.mirror import CALM, FOLLOWED_GROUPS, SMALL, Mirror
 from tests.kit.moving import flows_of
-from tests.kit.proxy import FaultProxy
+from tests.kit.proxy import FaultProxy, put_before
 
 #: The target's name in flows from the source under these names.
 TARGET: Final = "eu"
@@ -98,15 +98,11 @@ def _calm(target: str) -> dict[str, str]:
 
 
 def _start_racks(exits: contextlib.ExitStack) -> Racks:
-    proxies: dict[int, FaultProxy] = {}
-
-    def advertised(node: int, port: int) -> tuple[str, int]:
-        proxies[node] = exits.enter_context(FaultProxy.start(HOST, port))
-        return proxies[node].address
-
+    proxies: list[FaultProxy] = []
+    advertised = put_before(exits, proxies)
     cluster = exits.enter_context(KafkaCluster.start("racks", nodes=2, racks=("a", "b"), advertised=advertised))
     Broker(cluster, 0).make_topic(RACKS_TOPIC, [[1, 2]])
-    return Racks(cluster, proxies[0], proxies[1])
+    return Racks(cluster, *proxies)
 
 
 def _properties(us: KafkaCluster, eu: KafkaCluster, racks: Racks, port: int) -> dict[str, str]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import logging
 import random
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,9 +19,9 @@ from connect.core.errors import HeliographError
 from connectors.formats.gap import GapKind, GapRecord
 from connectors.formats.types import TopicPartition
 from tests.kit.brokers import KafkaCluster
+from tests.kit.long_run import begin, leave, parser_of, say
 from tests.kit.map_judge import BELOW, UNKNOWN, judge_map
 from tests.kit.processes import DeadlinePassed, Role
-from tests.kit.reports import leave
 from tests.kit.soak_judge import Lost, Verdict, judge
 from tests.kit.soak_plan import ALIAS, EVERYTHING, FILTERING, Act, Action, Fate, actions, feeds
 from tests.kit.soak_stage import SoakStage
@@ -349,19 +347,17 @@ async def run(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.kit.soak", description=__doc__)
-    parser.add_argument("--seed", type=int, default=None, help="of all that is left to chance (default: by chance)")
+    parser = parser_of("python -m tests.kit.soak", __doc__, "of all that is left to chance")
     parser.add_argument("--minutes", type=float, default=10.0, help="how long things are broken, at least (default 10)")
     parser.add_argument("--exactly-once", action="store_true", help="records and positions in the same transactions")
     parser.add_argument("--rate", type=float, default=500, help="records a second, in all")
     parser.add_argument("--target-nodes", type=int, default=3, help="brokers of the target (default 3, two in sync)")
     parser.add_argument("--report", type=Path, default=Path("build/soak"), help="directory of the reports")
     options = parser.parse_args()
-    seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
-    print(f"soak run, seed {seed}", flush=True)
+    seed = options.seed
     # What clients try again while brokers are away is no news.
     logging.basicConfig(level=logging.CRITICAL)
-    directory = Path(tempfile.mkdtemp(prefix="heliograph-soak-"))
+    directory = begin("soak", seed)
     report = asyncio.run(
         run(
             directory,
@@ -370,7 +366,7 @@ def main() -> int:
             exactly_once=options.exactly_once,
             records_per_s=options.rate,
             target_nodes=options.target_nodes,
-            say=lambda line: print(time.strftime("%H:%M:%S"), line, flush=True),
+            say=lambda line: say(f"{time.strftime('%H:%M:%S')} {line}"),
         )
     )
     name = f"{seed}-exactly-once" if options.exactly_once else f"{seed}"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import random
+import struct
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -12,22 +14,25 @@ from typing import Any, Final, Self
 from uuid import UUID
 
 from kafka import TopicPartition
-from kafka.admin import KafkaAdminClient, NewTopic
+from kafka.admin import NewTopic
 from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
-from connect.kafka.cluster import Cluster
 from connect.kafka.log.offsets import LATEST, list_offsets
-from connect.kafka.security.connection_settings import connection_settings
 from tests.kit.brokers import KafkaCluster
+from tests.kit.clients import cluster_at, stock_admin
+from tests.kit.log_reader import Key, LogReader
 from tests.kit.members import until
 from tests.kit.mirror import EXACTLY_ONCE, HANDOVERS, Mirror, in_sync, replicated
-from tests.kit.observer import Observer
 from tests.kit.processes import DeadlinePassed, Role, find
 from tests.kit.soak_feed import Feeder
+from tests.kit.soak_judge import Seen
 from tests.kit.soak_plan import ALIAS, DROPPED, FILTERING, Fate, Feed
 from tests.kit.stored import stored_positions
 from tests.kit.topics import make_topics
 
+_READ_EVERY_S: Final = 0.1
+_DIGEST_BYTES: Final = 8
+_TIMESTAMP: Final = struct.Struct(">q")
 #: Retention and compaction look at their work often.
 _EAGER: Final = {
     "log.initial.task.delay.ms": "500",
@@ -38,9 +43,88 @@ _EAGER: Final = {
 }
 _POLL_S: Final = 0.2
 _DEADLINE_S: Final = 180.0
-
 #: REQUEST_TIMED_OUT, and INVALID_REPLICATION_FACTOR: no broker that could have it.
 _NOT_YET: Final = (7, 38)
+
+
+class Observer:
+    """Use as an async context manager; it reads until then."""
+
+    def __init__(
+        self, bootstrap: str, *, committed: bool, dropped: str | None = None, skips_deleted: bool = False
+    ) -> None:
+        """Records with a header ``dropped`` are not seen; ``skips_deleted``: nor what is deleted uncommitted."""
+        self._dropped = dropped
+        self._reader = LogReader(bootstrap, self._take, committed=committed, skips_deleted=skips_deleted)
+        self._reading = asyncio.Lock()
+        self._lives: dict[str, int] = {}
+        self._task: asyncio.Task[None] | None = None
+        self.seen: dict[Key, list[Seen]] = {}
+
+    async def __aenter__(self) -> Self:
+        await self._reader.open()
+        self._task = asyncio.create_task(self._run(), name="observer")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._reader.close()
+
+    async def follow(self, topics: Mapping[str, int]) -> None:
+        """From their beginnings, now or as soon as they are there: names and partitions."""
+        async with self._reading:
+            for topic, partitions in topics.items():
+                self._reader.follow(topic, partitions)
+                for index in range(partitions):
+                    self.seen.setdefault((topic, index), [])
+
+    async def end_life(self, topic: str) -> None:
+        """The topic will be deleted: what comes under its name later is of another one. All of it has to be read."""
+        async with self._reading:
+            self._reader.forget(topic)
+            self._lives[topic] = self._lives.get(topic, 0) + 1
+
+    async def at_end(self) -> None:
+        """All that there is now has been read. Raises what the reader ended with."""
+        assert self._task is not None, "it is opened"
+        if self._task.done():
+            self._task.result()
+        async with self._reading:
+            await self._reader.read_to_end()
+
+    @property
+    def records(self) -> int:
+        return sum(len(seen) for seen in self.seen.values())
+
+    async def _run(self) -> None:
+        while True:
+            async with self._reading:
+                await self._reader.read_to_end()
+            await asyncio.sleep(_READ_EVERY_S)
+
+    def _take(self, key: Key, position: int, batch: Any) -> None:
+        seen, life = self.seen[key], self._lives.get(key[0], 0)
+        for record in batch:
+            if record.offset >= position and self._dropped not in (name for name, _ in record.headers):
+                seen.append(Seen(life, record.offset, _digest(record.key), _content(record)))
+
+
+def _content(record: Any) -> int:
+    parts = [record.key, record.value, _TIMESTAMP.pack(record.timestamp)]
+    for name, value in record.headers:
+        parts += [name.encode(), value]
+    return _digest(*parts)
+
+
+def _digest(*parts: bytes | None) -> int:
+    """Of all parts, their borders, and which of them are null."""
+    found = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for part in parts:
+        found.update(b"-" if part is None else b"%d:" % len(part))
+        found.update(part or b"")
+    return int.from_bytes(found.digest(), "big")
 
 
 class SoakStage:
@@ -74,14 +158,8 @@ class SoakStage:
                 exits.enter_context(cluster)
                 for cluster in await asyncio.gather(_started("us", 1), _started("eu", self._target_nodes))
             ]
-            self._source = Cluster(
-                connection_settings({"bootstrap.servers": self.us.bootstrap}, client_id="soak", where="us"), "us"
-            )
-            exits.push_async_callback(self._source.close)
-            self._admin: Any = await asyncio.to_thread(
-                lambda: KafkaAdminClient(bootstrap_servers=self.us.bootstrap, client_id="soak")
-            )
-            exits.callback(self._admin.close)
+            self._source = await exits.enter_async_context(cluster_at(self.us.bootstrap, "us"))
+            self._admin = exits.enter_context(stock_admin(self.us.bootstrap))
             self.source = await exits.enter_async_context(
                 Observer(self.us.bootstrap, committed=True, dropped=DROPPED, skips_deleted=True)
             )
@@ -247,11 +325,10 @@ class SoakStage:
         before = self.target.records
 
         async def has_copied() -> bool:
-            assert self.mirror.is_running, f"the mirror ended by itself: {self.mirror.log_lines()[-1:]}"
             await self.target.at_end()
             return self.target.records >= before + least
 
-        await until(has_copied, "the mirror copies", deadline_s)
+        await self.mirror.until(has_copied, "the mirror copies", deadline_s)
 
     async def _offsets_not_stored(self) -> int:
         """Return how far the stored offsets are behind the ends of the source."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from tests.kit.mirror import EXACTLY_ONCE, Mirror, in_sync, replicated
 from tests.kit.pipe import Direction
 from tests.kit.processes import DeadlinePassed, Member, local_ports, slices, wait_until
 from tests.kit.proxied import ConnectionState
-from tests.kit.proxy import FaultProxy
+from tests.kit.proxy import FaultProxy, put_before
 from tests.kit.requests import PRODUCE
 from tests.kit.spark_cluster import Spark
 from tests.kit.topics import make_topics
@@ -64,6 +64,7 @@ class Stage:
         seed: int,
         loads: Sequence[Load] = LOADS,
         records_per_s: float = 15_000,
+        source_nodes: int = 1,
         target_nodes: int = 1,
         source_proxied: bool = False,
         versions: tuple[str, str] = (DEFAULT_VERSION, DEFAULT_VERSION),
@@ -76,7 +77,7 @@ class Stage:
         self._seed = seed
         self._loads = tuple(loads)
         self._records_per_s = records_per_s
-        self._target_nodes = target_nodes
+        self._source_nodes, self._target_nodes = source_nodes, target_nodes
         self._source_proxied = source_proxied
         self._source_version, self._target_version = versions
         #: The Spark that the mirror uses, where that is not its own.
@@ -104,8 +105,16 @@ class Stage:
         self._exits.close()
 
     def _start_source(self, exits: contextlib.ExitStack) -> KafkaCluster:
-        advertised = self._proxy_before(exits, self.source_proxies) if self._source_proxied else None
-        return exits.enter_context(KafkaCluster.start("us", version=self._source_version, advertised=advertised))
+        advertised = put_before(exits, self.source_proxies, self._seed) if self._source_proxied else None
+        return exits.enter_context(
+            KafkaCluster.start(
+                "us",
+                nodes=self._source_nodes,
+                version=self._source_version,
+                config=in_sync(self._source_nodes),
+                advertised=advertised,
+            )
+        )
 
     def _start_target(self, exits: contextlib.ExitStack) -> KafkaCluster:
         return exits.enter_context(
@@ -114,7 +123,7 @@ class Stage:
                 nodes=self._target_nodes,
                 version=self._target_version,
                 config=in_sync(self._target_nodes),
-                advertised=self._proxy_before(exits, self.proxies),
+                advertised=put_before(exits, self.proxies, self._seed),
             )
         )
 
@@ -131,7 +140,8 @@ class Stage:
             target = pool.submit(self._start_target, exits)
         self.us, self.eu = source.result(), target.result()
         self._runner = exits.enter_context(asyncio.Runner())
-        self._runner.run(make_topics(self.us.bootstrap, {load.topic: load.partitions for load in self._loads}))
+        topics = {load.topic: load.partitions for load in self._loads}
+        self._runner.run(make_topics(self.us.bootstrap, topics, replicas=min(3, self._source_nodes)))
         pairs = [TopicPair(load.topic, _REMOTE_PREFIX + load.topic, load.partitions) for load in self._loads]
         self.checker = Checker(self.us.bootstrap, self.eu.bootstrap, pairs, committed=self.exactly_once)
         self._runner.run(self.checker.__aenter__())
@@ -140,16 +150,6 @@ class Stage:
             Writer(self.us.bootstrap, self._loads, records_per_s=self._records_per_s, seed=self._seed)
         )
         self.mirror = exits.enter_context(Mirror(self._mirror_properties(), self._directory, self._command))
-
-    def _proxy_before(
-        self, exits: contextlib.ExitStack, proxies: list[FaultProxy]
-    ) -> Callable[[int, int], tuple[str, int]]:
-        def advertised(node: int, port: int) -> tuple[str, int]:
-            proxy = exits.enter_context(FaultProxy.start("127.0.0.1", port, seed=self._seed + node))
-            proxies[node : node + 1] = [proxy]  # again when a start is tried again on other ports
-            return proxy.address
-
-        return advertised
 
     def _mirror_properties(self) -> dict[str, str]:
         """Two tasks."""
@@ -207,15 +207,23 @@ class Stage:
             if report.is_caught_up or time.monotonic() > end or not self.mirror.is_running:
                 return report
 
+    def compare(self, deadline_s: float) -> Report:
+        """Pause the load, let the mirror catch up, and go on writing."""
+        self.writer.pause()
+        try:
+            return self.caught_up(deadline_s)
+        finally:
+            self.writer.resume()
+
     def check(self) -> Report:
         return self._runner.run(self.checker.check())
 
-    def map_faults(self, partitions: Collection[TopicPartition] | None = None) -> list[str]:
-        """What brute force has against the offset map of ``partitions``, or of all, once the mirror has stopped."""
+    def map_faults(self) -> list[str]:
+        """What brute force has against the offset map once the mirror has stopped."""
         every = [TopicPartition(load.topic, at) for load in self._loads for at in range(load.partitions)]
         return [
             f"{partition}: {fault}"
-            for partition in (every if partitions is None else partitions)
+            for partition in every
             for fault in self._runner.run(self._judge_map(partition)).faults[:_MOST_NAMED]
         ]
 

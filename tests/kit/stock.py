@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,10 +36,6 @@ class Stock:
     async def partitions(self, name: str) -> int:
         rows = await asyncio.to_thread(self._admin.describe_topics, [name])
         return len(rows[0]["partitions"]) if rows and not rows[0]["error_code"] else 0
-
-    async def topic_id(self, name: str) -> uuid.UUID:
-        (row,) = await asyncio.to_thread(self._admin.describe_topics, [name])
-        return uuid.UUID(str(row["topic_id"]))
 
     async def configs(self, name: str) -> dict[str, str]:
         resource = ConfigResource(ConfigResourceType.TOPIC, name)

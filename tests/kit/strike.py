@@ -12,7 +12,6 @@ from typing import Final
 
 import psutil
 
-from tests.kit.checker import Report
 from tests.kit.pipe import Direction
 from tests.kit.processes import DeadlinePassed, Member, Role, gone, wait_until
 from tests.kit.requests import API_VERSIONS, DESCRIBE_PRODUCERS, INIT_PRODUCER_ID, LIST_OFFSETS, METADATA
@@ -251,29 +250,15 @@ class Strike:
         return any(member.pid not in self._copied_before for member in self._stage.slices())
 
     def _compare(self) -> None:
-        """Pause the load, let the mirror catch up, compare, go on writing."""
         stage, result = self._stage, self._result
-        stage.writer.pause()
-        report = stage.caught_up(_CATCH_UP_DEADLINE_S)
-        if not report.is_caught_up:
-            result.faults.append(f"not caught up {_CATCH_UP_DEADLINE_S:g} s after the round")
-        else:
+        report = stage.compare(_CATCH_UP_DEADLINE_S)
+        if report.is_caught_up:
             result.caught_up_s = self._since_blow()
         result.comparison = report.summary()
-        result.faults += faults_of(report)
-        stage.writer.resume()
+        result.faults += report.faults
 
     def _since_blow(self) -> float | None:
         return None if self._struck_at is None else round(time.monotonic() - self._struck_at, 3)
-
-
-def faults_of(report: Report) -> list[str]:
-    return [
-        f"{found.target}-{found.partition}: gaps {found.gaps}, duplicates {found.duplicates}, "
-        f"disorder {found.disorder}, damaged {found.damaged}, behind {found.behind}; {found.fault}"
-        for found in report.partitions
-        if not found.is_exact
-    ]
 
 
 def _below(members: list[Member], above: list[Member]) -> list[Member]:

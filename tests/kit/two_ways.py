@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +15,7 @@ from aiokafka import AIOKafkaProducer
 from connect.cli.commands.failover import FailoverArguments, run_failover
 from connect.embedded.brokers import KafkaCluster
 from tests.kit.copies import read_all
+from tests.kit.java_program import IDENTITY
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.moving import commit, committed
 from tests.kit.processes import wait_until
@@ -23,22 +24,22 @@ from tests.kit.topics import make_topics
 PLAIN: Final = 400
 TRANSACTIONS: Final = 20
 EACH: Final = 5
+#: Where the two topics end at first: each transaction has a marker.
+_ENDS: Final = (PLAIN, 2 * TRANSACTIONS * (EACH + 1))
 DEADLINE_S: Final = 120.0
 #: Behind the end, or from the beginning, by the label of a group.
 PLACES: Final[Mapping[str, tuple[int, int]]] = {"end": (-1, 0), "ten": (-1, 10), "half": (200, 0), "start": (0, 0)}
 
 
 class TwoWays:
-    """``policy``: a replication policy's simple name. Aliases, topics and groups are new ones."""
+    """Aliases, topics and groups are new ones."""
 
-    def __init__(self, us: KafkaCluster, eu: KafkaCluster, directory: Path, policy: str) -> None:
+    def __init__(self, us: KafkaCluster, eu: KafkaCluster, directory: Path) -> None:
         self.name = uuid.uuid4().hex[:6]
         self.us, self.eu = f"us{self.name}", f"eu{self.name}"
         self.bootstrap = {self.us: us.bootstrap, self.eu: eu.bootstrap}
         self.topics = [f"plain-{self.name}", f"gaps-{self.name}"]
-        self.keeps_names = policy.startswith("Identity")
         self.groups = {label: f"{self.name}-{label}" for label in PLACES}
-        self._policy = policy
         self.directory = directory
 
     def properties(self, source: str, target: str, **more: str) -> dict[str, str]:
@@ -48,7 +49,7 @@ class TwoWays:
             f"{source}->{target}.enabled": "true",
             "topics": f".*-{self.name}",
             "groups": f"{self.name}-.*",
-            "replication.policy.class": f"org.apache.kafka.connect.mirror.{self._policy}",
+            "replication.policy.class": f"org.apache.kafka.connect.mirror.{IDENTITY}",
             **{f"{alias}.consumer.isolation.level": "read_committed" for alias in self.bootstrap},
             **SMALL,
             **{f"{alias}.session.timeout.ms": "6000" for alias in self.bootstrap},
@@ -62,16 +63,19 @@ class TwoWays:
         directory.mkdir(exist_ok=True)
         return Mirror(self.properties(source, target, **more), directory)
 
-    def remote(self, topic: str, source: str) -> str:
-        return topic if self.keeps_names else f"{source}.{topic}"
-
     def arguments(self, file: Path, source: str, target: str, **more: Any) -> FailoverArguments:
         return FailoverArguments(file, source, target, timeout_s=DEADLINE_S, as_json=True, **more)
 
     # -- what is done -------------------------------------------------------------------------------------
 
-    def make_topics(self, alias: str) -> None:
-        asyncio.run(make_topics(self.bootstrap[alias], dict.fromkeys(self.topics, 1)))
+    def begin(self) -> None:
+        """Topics with records at us, and groups at their places."""
+        asyncio.run(make_topics(self.bootstrap[self.us], dict.fromkeys(self.topics, 1)))
+        self.write(self.us, "first")
+        for label, (at, less) in PLACES.items():
+            ends = zip(self.topics, _ENDS, strict=True)
+            offsets = {topic: (end if at < 0 else min(at, end // 2)) - less for topic, end in ends}
+            asyncio.run(commit(self.bootstrap[self.us], self.groups[label], offsets, "note"))
 
     def write(self, alias: str, word: str, times: int = 1) -> None:
         """So often the same number of records, all with values of their own."""
@@ -90,28 +94,22 @@ class TwoWays:
                     await producer.send(gaps, f"{word} {number} {part}".encode())
                 await (producer.abort_transaction() if number % 2 else producer.commit_transaction())
 
-    def place_groups(self, alias: str, topics: Sequence[str], ends: Mapping[str, int]) -> None:
-        """As :data:`PLACES` says."""
-        for label, (at, less) in PLACES.items():
-            offsets = {topic: (ends[topic] if at < 0 else min(at, ends[topic] // 2)) - less for topic in topics}
-            asyncio.run(commit(self.bootstrap[alias], self.groups[label], offsets, "note"))
-
-    def await_copied(self, topics: Mapping[str, str], source: str, target: str) -> None:
+    def await_copied(self, source: str, target: str) -> None:
         """Until the target's topics end as the source's do now."""
-        for topic, copy in topics.items():
+        for topic in self.topics:
             wanted = self.values(source, topic)[-10:]
-            wait_until(partial(self._ends_with, target, copy, wanted), DEADLINE_S, f"{topic} is copied")
+            wait_until(partial(self._ends_with, target, topic, wanted), DEADLINE_S, f"{topic} is copied")
 
     def _ends_with(self, alias: str, topic: str, wanted: list[bytes | None]) -> bool:
         return self.values(alias, topic)[-len(wanted) :] == wanted
 
     # -- what is seen -------------------------------------------------------------------------------------
 
-    def left_to_read(self, alias: str, topics: Sequence[str]) -> dict[tuple[str, str], list[bytes | None]]:
+    def left_to_read(self, alias: str) -> dict[tuple[str, str], list[bytes | None]]:
         address = self.bootstrap[alias]
         found: dict[tuple[str, str], list[bytes | None]] = {}
         for label, group in self.groups.items():
-            for topic, offset in asyncio.run(committed(address, group, topics)).items():
+            for topic, offset in asyncio.run(committed(address, group, self.topics)).items():
                 found[label, topic] = [b"nothing stored"] if offset is None else self.values(alias, topic, offset)
         return found
 

@@ -67,10 +67,6 @@ class Writer:
     def resume(self) -> Acknowledged:
         return self._ask("resume")
 
-    def rate(self, records_per_s: float) -> Acknowledged:
-        """Records a second over all topics, from now on."""
-        return self._ask(f"rate {records_per_s}")
-
     def acknowledged(self) -> Acknowledged:
         """What is acknowledged now, without a pause."""
         return self._ask("tell")
@@ -165,8 +161,9 @@ class _TopicWriter:
 
     async def pause(self) -> None:
         """Returns once all that was sent is acknowledged."""
-        self._idle.clear()
-        self._running.clear()
+        if self._running.is_set():
+            self._idle.clear()
+            self._running.clear()
         await self._idle.wait()
 
     def resume(self) -> None:
@@ -225,9 +222,6 @@ async def _handle(writers: list[_TopicWriter], by_topic: dict[str, _TopicWriter]
             case "resume":
                 for writer in writers:
                     writer.resume()
-            case "rate":
-                for writer in writers:
-                    writer.records_per_s = float(words[1]) / len(writers)
         print(json.dumps({topic: writer.acknowledged for topic, writer in by_topic.items()}), flush=True)
         if words[0] == "stop":
             return

@@ -17,10 +17,10 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from connect.kafka.log.producer import partition_of
 from tests.kit.brokers import KafkaCluster
-from tests.kit.maker_1 import QUICK, maker_1, stored
+from tests.kit.maker_1 import maker_1, stored
 from tests.kit.mirror import Mirror
 from tests.kit.pipe import Direction
-from tests.kit.proxy import FaultProxy
+from tests.kit.proxy import FaultProxy, put_before
 from tests.kit.topics import make_topics
 
 _TOPIC: Final = "by-key"
@@ -108,13 +108,8 @@ async def _until(bootstrap: str, count: int, maker: Mirror) -> float:
 
 async def _run(options: argparse.Namespace, exits: ExitStack) -> bool:
     proxies: list[FaultProxy] = []
-
-    def advertised(_: int, port: int) -> tuple[str, int]:
-        proxies[:] = [exits.enter_context(FaultProxy.start("127.0.0.1", port, seed=options.seed))]
-        return proxies[0].address
-
     us = exits.enter_context(KafkaCluster.start("us"))
-    eu = exits.enter_context(KafkaCluster.start("eu", advertised=advertised))
+    eu = exits.enter_context(KafkaCluster.start("eu", advertised=put_before(exits, proxies, options.seed)))
     folder = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="by-key-")))
     half, chance = options.records // 2, random.Random(options.seed)
     await make_topics(us.bootstrap, {_TOPIC: _FROM})
@@ -123,10 +118,7 @@ async def _run(options: argparse.Namespace, exits: ExitStack) -> bool:
     for direction in Direction:
         proxies[0].delay(direction, options.delay_ms)
     proxies[0].limit(Direction.REQUESTS, options.mb_per_s * 1e6)
-    source = {"bootstrap.servers": us.bootstrap, "group.id": _GROUP, **QUICK}
-    maker = exits.enter_context(
-        maker_1(folder, [source], {"bootstrap.servers": eu.proxied_bootstrap}, "--include", _TOPIC)
-    )
+    maker = exits.enter_context(maker_1(folder, us.bootstrap, eu.proxied_bootstrap, _GROUP, "--include", _TOPIC))
     maker.start()
     began_s = await _until(us.bootstrap, 1, maker)
     took_s = await _until(us.bootstrap, half, maker) - began_s

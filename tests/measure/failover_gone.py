@@ -10,7 +10,6 @@ import random
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections import Counter
@@ -37,9 +36,10 @@ from connectors.source.positions.position_store import MirrorPositionStore, Stor
 from connectors.source.positions.stored_positions import Commit
 from tests.kit.brokers import KafkaCluster
 from tests.kit.clients import cluster_and_admin, cluster_at
+from tests.kit.long_run import begin, end, parser_of, say
 from tests.kit.mirror import one_flow, replicated, write_properties
 from tests.kit.pipe import Direction
-from tests.kit.proxy import FaultProxy
+from tests.kit.proxy import FaultProxy, put_before
 from tests.kit.topics import make_topics, until_led
 
 _GOAL_S: Final = 60.0
@@ -246,11 +246,7 @@ def _dead(*, is_silent: bool) -> Iterator[str]:
 def _run(options: argparse.Namespace, layout: Layout, folder: Path) -> list[str]:
     with ExitStack() as closing:
         proxies: list[FaultProxy] = []
-
-        def advertised(_: int, port: int) -> tuple[str, int]:
-            proxies.append(closing.enter_context(FaultProxy.start("127.0.0.1", port)))
-            return proxies[-1].address
-
+        advertised = put_before(closing, proxies)
         # An index is 10 MB of a map otherwise, and each broker has thousands.
         config = {"log.index.size.max.bytes": "4096"}
         eu = closing.enter_context(
@@ -261,7 +257,7 @@ def _run(options: argparse.Namespace, layout: Layout, folder: Path) -> list[str]
         began_s = time.monotonic()
         asyncio.run(_prepare(eu, layout))
         lost = asyncio.run(_lose_leaders(eu, layout))
-        _say(f"prepared in {time.monotonic() - began_s:.0f} s; {lost} partitions have no leader")
+        say(f"prepared in {time.monotonic() - began_s:.0f} s; {lost} partitions have no leader")
         file = folder / "mm2.properties"
         source = closing.enter_context(_dead(is_silent=options.silent))
         flow = one_flow(source, eu.proxied_bootstrap, "t.*")
@@ -282,16 +278,17 @@ def _run(options: argparse.Namespace, layout: Layout, folder: Path) -> list[str]
         took_s = time.monotonic() - began_s
         (folder / "said.txt").write_text(done.stderr)
         requests: Counter[int] = sum((each for proxy in proxies for each in proxy.requests().values()), Counter())
-        _say(
-            f"{took_s:.1f} s, exit code {done.returncode}, {requests.total()} requests: {dict(requests.most_common(8))}"
+        say(
+            f"{took_s:.1f} s, load {os.getloadavg()[0]:.1f}, exit code {done.returncode}, {requests.total()} requests: "
+            f"{dict(requests.most_common(8))}"
         )
         if not done.stdout.startswith("{"):
             return [f"it has said: {(done.stdout + done.stderr)[-2000:]}"]
         reported = json.loads(done.stdout)
         faults = judge(layout, reported, asyncio.run(_offsets(eu, layout.groups)))
-        _say(f"{len(layout.groups) - len(layout.blocked)} groups wanted, {len(reported['ready'])} moved")
+        say(f"{len(layout.groups) - len(layout.blocked)} groups wanted, {len(reported['ready'])} moved")
         for one in reported["blocked"]:
-            _say(f"  blocked: {one['group']}: {one['why']}; {one['remedy']}")
+            say(f"  blocked: {one['group']}: {one['why']}; {one['remedy']}")
     if done.returncode != (_SOME_LEFT if layout.blocked else 0):
         faults.append(f"the exit code is {done.returncode}")
     if took_s > _GOAL_S:
@@ -299,22 +296,14 @@ def _run(options: argparse.Namespace, layout: Layout, folder: Path) -> list[str]
     return faults
 
 
-def _say(line: str) -> None:
-    print(line, flush=True)
-
-
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="failover_gone", description=__doc__)
+    parser = parser_of("failover_gone", __doc__, "which are stuck")
     parser.add_argument("--partitions", type=int, default=10_000, help="of the flow, all not cleanly ended")
     parser.add_argument("--groups", type=int, default=200)
     parser.add_argument("--stuck", type=int, default=5, help="target partitions without a leader, a group each")
     parser.add_argument("--bad", type=int, default=0, help="groups with a checkpoint behind the end of the copy")
     parser.add_argument("--round-trip", type=float, default=50.0, help="to the target, in ms")
     parser.add_argument("--silent", action="store_true", help="the source takes connections, and never answers")
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32), help="which are stuck")
     options = parser.parse_args(arguments)
-    _say(f"failover without the source, seed {options.seed}, load {os.getloadavg()[0]:.1f}")
-    folder = Path(tempfile.mkdtemp(prefix="heliograph-failover-gone-"))
-    faults = _run(options, draw(options), folder)
-    _say("\n".join(["faults:", *faults, f"the file and what was said: {folder}"]) if faults else "as wanted")
-    return 1 if faults else 0
+    folder = begin("failover gone", options.seed)
+    return end(_run(options, draw(options), folder), folder)

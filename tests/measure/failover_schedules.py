@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import logging
 import os
 import random
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,6 +20,7 @@ from aiokafka.errors import KafkaError
 from connect.embedded.brokers import KafkaCluster
 from connectors.formats.mirror_records import Checkpoint
 from tests.kit.log_reader import reading
+from tests.kit.long_run import begin, end, parser_of, say
 from tests.kit.mirror import CALM, SMALL, Mirror, with_rest
 from tests.kit.offset_history import Moved, judge, read_history, read_records
 from tests.kit.operators import Partition, run
@@ -214,7 +213,7 @@ async def _play_all(lanes: Sequence[Lane], seeds: Sequence[int], until_s: float)
         while waiting and time.monotonic() < until_s:
             said = await lane.play(*waiting.pop(0))
             done += 1
-            _say(f"{done} of {len(seeds)}: {said}")
+            say(f"{done} of {len(seeds)}: {said}")
 
     await asyncio.gather(*map(play, lanes))
 
@@ -236,14 +235,10 @@ async def _run(stage: Stage, lanes: Sequence[Lane], seeds: Sequence[int], minute
         faults += found
         counts += so_many
     for what, count in sorted(counts.items()):
-        _say(f"  {what}: {count}")
+        say(f"  {what}: {count}")
     if counts["offsets moved by failover"] < len(seeds):
         faults.append("too little was moved to say anything")
     return faults
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
 
 
 def _properties(aliases: Sequence[str], us: KafkaCluster, eu: KafkaCluster) -> Mapping[str, str]:
@@ -266,21 +261,17 @@ def _properties(aliases: Sequence[str], us: KafkaCluster, eu: KafkaCluster) -> M
 
 def main(arguments: Sequence[str]) -> int:
     """Return 0 if there was no fault."""
-    parser = argparse.ArgumentParser(prog="failover_schedules", description=__doc__)
+    parser = parser_of("failover_schedules", __doc__, "of the first; then + 1")
     parser.add_argument("--schedules", type=int, default=50)
     parser.add_argument("--minutes", type=float, default=120.0, help="no schedule is begun after so many")
     parser.add_argument("--lanes", type=int, default=5, help="schedules at a time")
     parser.add_argument(
         "--pause", type=float, default=30.0, help="an operator is suspended for so many seconds, or a third"
     )
-    parser.add_argument(
-        "--seed", type=int, default=random.SystemRandom().randrange(2**31), help="of the first; then + 1"
-    )
     options = parser.parse_args(arguments)
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it tells of each member that comes and goes
-    _say(f"{options.schedules} schedules of a failover, seeds from {options.seed}, load {os.getloadavg()[0]:.1f}")
-    began_s = time.monotonic()
-    folder = Path(tempfile.mkdtemp(prefix="heliograph-failover-schedules-"))
+    folder, began_s = begin("failover schedules", options.seed), time.monotonic()
+    say(f"{options.schedules} schedules, load {os.getloadavg()[0]:.1f}")
     aliases = [f"us{at}" for at in range(options.lanes)]
     with KafkaCluster.start("us") as us, KafkaCluster.start("eu", config=_CONFIG) as eu:
         properties = _properties(aliases, us, eu)
@@ -293,7 +284,5 @@ def main(arguments: Sequence[str]) -> int:
             faults = asyncio.run(
                 _run(stage, lanes, range(options.seed, options.seed + options.schedules), options.minutes)
             )
-    _say(f"{time.monotonic() - began_s:.0f} s, load {os.getloadavg()[0]:.1f}, {len(faults)} faults; traces in {folder}")
-    for fault in faults:
-        _say(f"fault: {fault}")
-    return 1 if faults else 0
+    say(f"{time.monotonic() - began_s:.0f} s, load {os.getloadavg()[0]:.1f}, {len(faults)} faults")
+    return end(faults, folder)

@@ -5,10 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import random
-import shutil
-import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +19,7 @@ from connect.kafka.security.connection_settings import connection_settings
 from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, TopicPair
 from tests.kit.clients import stock_admin
+from tests.kit.long_run import begin, end, parser_of, say
 from tests.kit.mirror import CALM, Mirror, one_flow, replicated
 from tests.kit.topics import make_topics
 from tests.kit.writer import Load, Writer
@@ -127,11 +124,11 @@ async def _run(options: argparse.Namespace, directory: Path) -> list[str]:
                 mirror.start()
                 await ends.caught_up(options.rate)
                 written, before, idle_s = await ends.watch(options.before)
-                _say(f"before: {before:,.0f} of {written:,.0f} records/s, longest standstill {idle_s:.0f} s")
+                say(f"before: {before:,.0f} of {written:,.0f} records/s, longest standstill {idle_s:.0f} s")
                 target.freeze(_VICTIM)
                 written, during, idle_s = await ends.watch(options.seconds)
                 read, copied = await ends.look()
-                _say(
+                say(
                     f"without quorum of {options.stuck} of {options.partitions} partitions, {options.seconds:g} s: the "
                     f"others {during:,.0f} of {written:,.0f} records/s, longest standstill {idle_s:.0f} s, "
                     f"lag at the end {read - copied:,} records"
@@ -142,7 +139,7 @@ async def _run(options: argparse.Namespace, directory: Path) -> list[str]:
                 await asyncio.to_thread(writer.stop)
                 began_s = time.monotonic()
                 report = await checker.caught_up(_DEADLINE_S)
-                _say(f"{report.summary()}; caught up {time.monotonic() - began_s:.0f} s after the quorum was back")
+                say(f"{report.summary()}; caught up {time.monotonic() - began_s:.0f} s after the quorum was back")
                 faults += [
                     f"{one.target}-{one.partition}: {one.fault}" for one in report.partitions if not one.is_exact
                 ]
@@ -152,25 +149,13 @@ async def _run(options: argparse.Namespace, directory: Path) -> list[str]:
     return faults
 
 
-def _say(line: str) -> None:
-    print(line, flush=True)
-
-
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="no_quorum", description=__doc__)
+    parser = parser_of("no_quorum", __doc__, "of the load")
     parser.add_argument("--partitions", type=int, default=1000, help="of both topics (default 1000)")
     parser.add_argument("--stuck", type=int, default=200, help="of these without quorum (default 200)")
     parser.add_argument("--seconds", type=float, default=300, help="without quorum (default 300)")
     parser.add_argument("--before", type=float, default=60, help="seconds measured before (default 60)")
     parser.add_argument("--rate", type=float, default=4_000, help="records a second over all partitions (default 4000)")
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32), help="of the load")
     options = parser.parse_args(arguments)
-    _say(f"no quorum, seed {options.seed}")
-    directory = Path(tempfile.mkdtemp(prefix="heliograph-no-quorum-"))
-    faults = asyncio.run(_run(options, directory))
-    if faults:
-        _say("\n".join(["faults:", *faults]))
-        print(f"the mirror's file and log are in {directory}", file=sys.stderr)
-        return 1
-    shutil.rmtree(directory, ignore_errors=True)
-    return 0
+    directory = begin("no quorum", options.seed)
+    return end(asyncio.run(_run(options, directory)), directory)

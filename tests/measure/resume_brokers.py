@@ -11,14 +11,12 @@ from dataclasses import replace
 from typing import Final
 
 from aiokafka import AIOKafkaProducer
-from kafka.protocol.producer.produce import ProduceRequest
 
 from connect.embedded.brokers import DEFAULT_VERSION
 from connect.kafka.cluster import Cluster
 from connect.kafka.log import transactions
 from connect.kafka.log.offsets import LATEST, list_offset
 from connect.kafka.log.transactions import fence
-from connect.wire import batch as wire
 from connect.wire import records
 from connectors.control_link.protocol import PartitionPlan, SliceSettings
 from connectors.dataplane import fetch_api
@@ -26,6 +24,7 @@ from connectors.dataplane.batches.copier import PartitionCopier
 from connectors.dataplane.fetch_api import FetchLimits, TopicOnWire
 from connectors.dataplane.resume import Resumer
 from connectors.formats.types import ProducerIdAndEpoch, ResumeProof, TopicPartition
+from tests.kit.batches import Topics, produced
 from tests.kit.brokers import KafkaCluster
 from tests.kit.clients import cluster_at
 from tests.kit.topics import make_topics
@@ -79,7 +78,7 @@ async def _taken_over(cluster: Cluster, bootstrap: str, topic: str) -> list[str]
     predecessor.take(await _fetched(cluster, plan.source))
     sent = 0
     while (outgoing := predecessor.next_batch()) is not None:
-        code, base = await _produce(cluster, target, bytes(outgoing.batch))
+        code, base = await produced(cluster, *target, bytes(outgoing.batch))
         assert code == _NONE, code
         sent += 1
         if sent <= _STORED_BATCHES:
@@ -112,8 +111,8 @@ async def _taken_over(cluster: Cluster, bootstrap: str, topic: str) -> list[str]
         faults.append(f"{topic}: records appear twice unannounced")
     elif not cleaned and found.fallback:
         faults.append(f"{topic}: nothing was cleaned, and {found.fallback}")
-    code, _ = await _produce(cluster, target, _batch(follows, 0))
-    zombie, _ = await _produce(cluster, target, _batch(wrote, _RECORDS))
+    code, _ = await produced(cluster, *target, _batch(follows, 0))
+    zombie, _ = await produced(cluster, *target, _batch(wrote, _RECORDS))
     if (code, zombie) != (_NONE, _INVALID_EPOCH):
         faults.append(f"{topic}: the successor is answered {code}, the zombie {zombie}")
     return faults
@@ -129,7 +128,7 @@ async def _raised(cluster: Cluster, target: TopicPartition) -> list[str]:
         wrote = ProducerIdAndEpoch(*identity)
         following = replace(wrote, epoch=wrote.epoch + 1)
         codes = [
-            (await _produce(cluster, target, _batch(who, sequence)))[0]
+            (await produced(cluster, *target, _batch(who, sequence)))[0]
             for who, sequence in ((wrote, 0), (following, 3), (following, 0), (wrote, 1), (following, 1))
         ]
         print(f"{await _release(cluster)} raised epoch, transactional id {txn}: answers {codes}", flush=True)
@@ -156,40 +155,17 @@ async def _write(bootstrap: str, topic: str, values: Sequence[int]) -> None:
             await (await producer.send_batch(batch, topic, partition=0))
 
 
-async def _fetched(cluster: Cluster, partition: TopicPartition, offset: int = 0) -> memoryview:
+async def _fetched(cluster: Cluster, partition: TopicPartition) -> memoryview:
     leader = (await cluster.metadata({partition.topic})).leader(*partition)
     assert leader is not None
     limits = FetchLimits(500, 1, 2**20, 2**20, fetch_api.READ_UNCOMMITTED)
     connection = await cluster.connection(leader, "resume")
     found = await fetch_api.fetch_one(
-        connection, TopicOnWire(partition.topic, None), partition.partition, (offset, -1, -1), limits
+        connection, TopicOnWire(partition.topic, None), partition.partition, (0, -1, -1), limits
     )
     return found.records
 
 
 async def _kept(cluster: Cluster, partition: TopicPartition) -> int:
     """How many records the log still has, markers included."""
-    kept = offset = 0
-    end = await list_offset(cluster, partition, LATEST)
-    while offset < end:  # because an answer holds batches of one segment
-        fetched = await _fetched(cluster, partition, offset)
-        for start, _, _ in wire.extents(fetched):
-            header = wire.read_header(fetched, start)
-            kept, offset = kept + header.record_count, header.last_offset + 1
-    return kept
-
-
-async def _produce(cluster: Cluster, target: TopicPartition, batch: bytes) -> tuple[int, int]:
-    """Error code and base offset that one batch is answered."""
-    row = ProduceRequest.TopicProduceData.PartitionProduceData(index=target.partition, records=batch)
-    request = ProduceRequest(
-        transactional_id=None,
-        acks=-1,
-        timeout_ms=10_000,
-        topic_data=[ProduceRequest.TopicProduceData(name=target.topic, partition_data=[row])],
-    )
-    leader = (await cluster.topics({target.topic})).leader(*target)
-    assert leader is not None
-    answer = await (await cluster.connection(leader)).call(request, at_most=11)
-    found = answer.responses[0].partition_responses[0]
-    return found.error_code, found.base_offset
+    return sum(one.record_count for one in await Topics(cluster).headers(partition.topic))

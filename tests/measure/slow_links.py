@@ -7,16 +7,17 @@ import asyncio
 import os
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as Partition
 
-from tests.kit.brokers import PROXIED, KafkaCluster
+from tests.kit.brokers import KafkaCluster
 from tests.kit.mirror import Mirror, one_flow
 from tests.kit.pipe import Direction
-from tests.kit.proxy import FaultProxy
+from tests.kit.proxy import FaultProxy, put_before
 from tests.kit.topics import make_topics
 
 _GOAL: Final = 0.9
@@ -41,38 +42,25 @@ def main(arguments: list[str]) -> int:
 
 def _run(options: argparse.Namespace, side: str, rate_mb: float) -> bool:
     proxies: list[FaultProxy] = []
-
-    def advertised(_: int, port: int) -> tuple[str, int]:
-        proxies.append(FaultProxy.start("127.0.0.1", port))
-        return proxies[-1].address
-
     rate = rate_mb * 1e6
     seconds = options.minutes * 60
-    try:
-        with (
-            KafkaCluster.start("us", advertised=advertised if side == "source" else None) as us,
-            KafkaCluster.start("eu", advertised=advertised if side == "target" else None) as eu,
-        ):
-            asyncio.run(make_topics(us.bootstrap, {"backlog": _PARTITIONS}))
-            asyncio.run(_fill(us, int(rate * (seconds + 60) / _WIRE_BYTES)))
-            for proxy in proxies:
-                for direction in Direction:
-                    proxy.limit(direction, rate)
-            source, target = (
-                one.bootstrap_of(PROXIED) if side == proxied else one.bootstrap
-                for one, proxied in ((us, "source"), (eu, "target"))
-            )
-            properties = {**one_flow(source, target, "backlog", tasks=1), "copy.epoch.ms": str(options.epoch_ms)}
-            with tempfile.TemporaryDirectory() as folder:
-                mirror = Mirror(properties, Path(folder), [options.command] if options.command else ())
-                with mirror:
-                    mirror.start()
-                    used = asyncio.run(_used(eu, seconds)) / rate
-                    unclean = [line for line in mirror.log_lines() if "taking over again" in line]
-                    mirror.kill()
-    finally:
-        for proxy in proxies:
-            proxy.close()
+    with ExitStack() as exits:
+        advertised = put_before(exits, proxies)
+        us = exits.enter_context(KafkaCluster.start("us", advertised=advertised if side == "source" else None))
+        eu = exits.enter_context(KafkaCluster.start("eu", advertised=advertised if side == "target" else None))
+        asyncio.run(make_topics(us.bootstrap, {"backlog": _PARTITIONS}))
+        asyncio.run(_fill(us, int(rate * (seconds + 60) / _WIRE_BYTES)))
+        for direction in Direction:
+            proxies[0].limit(direction, rate)
+        source = us.proxied_bootstrap if side == "source" else us.bootstrap
+        target = eu.proxied_bootstrap if side == "target" else eu.bootstrap
+        properties = {**one_flow(source, target, "backlog", tasks=1), "copy.epoch.ms": str(options.epoch_ms)}
+        folder = Path(exits.enter_context(tempfile.TemporaryDirectory()))
+        mirror = exits.enter_context(Mirror(properties, folder, [options.command] if options.command else ()))
+        mirror.start()
+        used = asyncio.run(_used(eu, seconds)) / rate
+        unclean = [line for line in mirror.log_lines() if "taking over again" in line]
+        mirror.kill()
     print(f"{side} at {rate_mb:g} MB/s: {used:.1%} of the link, {len(unclean)} unclean changes of epochs", flush=True)
     for line in unclean[:5]:
         print(f"  {line}", flush=True)

@@ -6,17 +6,37 @@ import argparse
 import contextlib
 import os
 import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.kit.cpu_share import cpu_share
 from tests.kit.processes import Role, tree
 from tests.kit.verify.data import Topic
 from tests.kit.verify.scenarios import run_watched
 from tests.kit.verify.scene import FULL, SPARKS, Scene, verifying_on
 
+_CONTROLLER: Final = Path("/sys/fs/cgroup/cpu")
+_PERIOD_US: Final = 10_000
 _GOAL_MB_S: Final = 100.0  # of one core
 _TOPICS: Final = (Topic("orders"), Topic("payments"))
+
+
+@contextmanager
+def cpu_share(name: str, pids: Iterable[int], cores: float) -> Iterator[None]:
+    """Let these processes use ``cores`` of a core together; OSError without root and cgroup v1."""
+    group = _CONTROLLER / f"heliograph-{name}"
+    group.mkdir()
+    try:
+        (group / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
+        (group / "cpu.cfs_quota_us").write_text(str(round(cores * _PERIOD_US)))
+        for pid in pids:
+            (group / "cgroup.procs").write_text(str(pid))
+        yield
+    finally:
+        for left in (group / "cgroup.procs").read_text().split():
+            (_CONTROLLER / "cgroup.procs").write_text(left)
+        group.rmdir()
 
 
 def main(arguments: list[str]) -> int:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from PIL import Image
 from playwright.sync_api import Browser, ConsoleMessage, Page, ViewportSize
 
@@ -24,6 +23,7 @@ from tests.kit.brokers import KafkaCluster
 from tests.kit.mirror import FOLLOWED_GROUPS, Mirror, one_flow, with_rest
 from tests.kit.processes import wait_until
 from tests.kit.quotas import Quota, set_quota
+from tests.kit.shapes import configure
 from tests.kit.topics import make_topics
 
 Scheme = Literal["light", "dark"]
@@ -88,9 +88,7 @@ class Stage:
         return found
 
     def limit(self, topic: str, record_bytes: int) -> None:
-        admin = KafkaAdminClient(bootstrap_servers=self.eu.bootstrap)
-        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {LARGEST: str(record_bytes)})])
-        admin.close()
+        configure(self.eu.bootstrap, topic, {LARGEST: str(record_bytes)})
 
     def commit(self, group: str, offsets: dict[tuple[str, int], int]) -> None:
         async def store() -> None:

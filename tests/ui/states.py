@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 
-from kafka import TopicPartition
-from kafka.admin import KafkaAdminClient
-
+from tests.kit.direct import Broker
 from tests.kit.processes import Role, wait_until
 from tests.kit.quotas import WRITING
 from tests.ui.stage import DEADLINE_S, TOPICS, Stage, save
@@ -65,9 +63,7 @@ def test_a_gap_that_a_policy_skipped_is_counted(stage: Stage) -> None:
     stage.operate("pause")
     stage.await_word("paused")
     stage.write("payments", 0, *(b"lost %d" % number for number in range(50)))
-    admin = KafkaAdminClient(bootstrap_servers=stage.us.bootstrap)
-    admin.delete_records({TopicPartition("payments", 0): 250})
-    admin.close()
+    Broker(stage.us, 0).delete_records("payments", 250)
     stage.operate("resume")
     stage.write("payments", 0, b"after the gap")
     wait_until(lambda: "has lost 50 offsets" in str(stage.overview()), DEADLINE_S, "the gap is counted")

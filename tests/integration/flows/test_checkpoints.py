@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Final
 
@@ -25,10 +25,8 @@ from connectors.client import (
     translate_offsets_of,
 )
 from tests.kit.direct import Broker
-from tests.kit.java_client import ask_java, offsets_reported
 from tests.kit.mirror import Mirror
 from tests.kit.moving import (
-    COMPACTED,
     PLACES,
     PLAIN,
     TRANSACTIONS,
@@ -37,9 +35,9 @@ from tests.kit.moving import (
     Mover,
     commit,
     committed,
-    end_of,
     flows_of,
-    not_once,
+    not_processed_once,
+    translated_alike,
 )
 from tests.kit.processes import wait_until
 from tests.kit.rest_client import RestClient
@@ -64,25 +62,13 @@ async def _leave(us: KafkaCluster, feed: Feed, name: str) -> list[Mover]:
     return movers
 
 
-async def _faults(eu: KafkaCluster, flow: FlowOf, feed: Feed, mover: Mover) -> list[str]:
-    """What a group would not process once that goes on at its own offsets on the target."""
-    at = await committed(eu.bootstrap, mover.group, [flow.remote(topic) for topic in feed.topics.values()])
-    found = [f"{topic} has no offset" for topic, offset in at.items() if offset is None]
-    for kind, topic in feed.topics.items():
-        if (begin := at[flow.remote(topic)]) is not None:
-            moved, end = mover.copy(), await end_of(eu.bootstrap, flow.remote(topic))
-            await moved.process(eu.bootstrap, flow.remote(topic), kind, begin, end)
-            found += not_once(moved.seen[kind], feed.written[kind], is_compacted=kind == COMPACTED)
-    return found
-
-
 async def _move(eu: KafkaCluster, mirror: Mirror, flow: FlowOf, feed: Feed, movers: list[Mover]) -> None:
     give_up_s = time.monotonic() + _DEADLINE_S
     left = list(movers)
     while left:
         assert mirror.is_running, mirror.log_lines()[-20:]
         for mover in list(left):
-            faults = await _faults(eu, flow, feed, mover)
+            faults = await not_processed_once(eu.bootstrap, mover, feed, flow.remote)
             assert not faults or time.monotonic() < give_up_s, (flow, mover.group, faults[:5])
             if not faults:
                 left.remove(mover)
@@ -134,21 +120,6 @@ def _agree(
     return translated() == asyncio.run(stand())
 
 
-def _java_agrees(eu: KafkaCluster, flows: Sequence[FlowOf], groups: re.Pattern[str]) -> None:
-    """Java's client library translates every group as ours does, by what the mirror has written."""
-
-    def ours(flow: FlowOf) -> Mapping[str, Offsets]:
-        props = {
-            "bootstrap.servers": eu.bootstrap,
-            "replication.policy.class": flow.policy_class,
-            "source.cluster.alias": flow.alias,
-        }
-        return translate_offsets_of(props, flow.alias, groups, _DEADLINE_S)
-
-    questions = [f"translate-all {eu.bootstrap} {flow.policy} {flow.alias} {groups.pattern}" for flow in flows]
-    assert list(map(offsets_reported, ask_java(questions))) == list(map(ours, flows))
-
-
 def _is_stopped(worker: RestClient, connector: str) -> bool:
     found = worker.ask("GET", f"{connector}/status")
     return found["connector"]["state"] == "STOPPED" and not found["tasks"]
@@ -165,11 +136,7 @@ def test_groups_process_every_record_once_wherever_they_left(
     late, topics = f"{name}-late", feed.topics
     for flow in flows_of(name):
         asyncio.run(_move(eu, mirror, flow, feed, movers))
-        props = {
-            "bootstrap.servers": eu.bootstrap,
-            "replication.policy.class": flow.policy_class,
-            "source.cluster.alias": flow.alias,
-        }
+        props = flow.client(eu.bootstrap)
         assert f"{flow.alias}.checkpoints.internal" in checkpoint_topics(props)
         # A group may stand right at the beginning of a compacted topic before all of that is copied, and move on.
         translated = partial(translate_offsets_of, props, flow.alias, groups, _DEADLINE_S)
@@ -179,7 +146,7 @@ def test_groups_process_every_record_once_wherever_they_left(
             "groups stand where they are translated to",
         )
         assert translate_offsets(props, flow.alias, f"{name}-half", _DEADLINE_S) == translated()[f"{name}-half"]
-    _java_agrees(eu, flows_of(name), groups)
+    translated_alike(eu.bootstrap, flows_of(name), groups, _DEADLINE_S)
     for flow in flows_of(name):
         # What is written is counted once its acknowledgement has come.
         counted = partial(_are_counted, f"{shared.url}/metrics", flow, feed, movers)

@@ -14,13 +14,12 @@ from connect.kafka.log.compacted_topic import LogRecord, read_to_end
 from connect.kafka.log.producer import OutRecord
 from connect.kafka.log.shared_transactions import SharedTransactions
 from connect.kafka.log.transactions import Superseded
-from connect.wire import batch as wire
-from connectors.dataplane import fetch_api
 from connectors.formats.position import KeyKind, Position, decode_kind, decode_position, decode_position_key
 from connectors.verification.direct import compare_topics
+from tests.kit.batches import topics_of
 from tests.kit.brokers import KafkaCluster
 from tests.kit.clients import cluster_at, settings_of
-from tests.kit.copies import read_all, write, write_transactions
+from tests.kit.copies import read_all, until_records, write, write_transactions
 from tests.kit.kill import run
 from tests.kit.members import until
 from tests.kit.mirror import Mirror, one_flow
@@ -54,12 +53,7 @@ class Site:
 
     async def arrives(self, topic: str, records: int) -> None:
         """Every record once, in order, with all that it has, as a read_committed consumer sees it."""
-
-        async def is_there() -> bool:
-            assert self.mirror.is_running, self.mirror.log_lines()
-            return len(await read_all(self.eu.bootstrap, f"{ALIAS}.{topic}")) >= records
-
-        await until(is_there, f"{topic} is mirrored")
+        await until_records(self.mirror, self.eu.bootstrap, f"{ALIAS}.{topic}", records)
         sides = settings_of(self.us.bootstrap), settings_of(self.eu.bootstrap)
         report = await compare_topics(*sides, {topic: f"{ALIAS}.{topic}"})
         assert report.difference is None, report.difference
@@ -91,28 +85,12 @@ def site(shared: SharedMirror) -> Site:
     return Site(us, shared.eu, shared.mirror)
 
 
-async def headers(cluster: Cluster, topic: str, partition: int) -> list[wire.BatchHeader]:
-    leader = (await cluster.metadata({topic})).leader(topic, partition)
-    assert leader is not None
-    limits = fetch_api.FetchLimits(100, 0, 16_000_000, 16_000_000, fetch_api.READ_UNCOMMITTED)
-    found: list[wire.BatchHeader] = []
-    while True:
-        position = found[-1].last_offset + 1 if found else 0
-        row = await fetch_api.fetch_one(
-            await cluster.connection(leader), fetch_api.TopicOnWire(topic, None), partition, (position, -1, -1), limits
-        )
-        assert not row.error_code
-        more = [wire.read_header(row.records, start) for start, _, _ in wire.extents(row.records)]
-        found += [header for header in more if header.last_offset >= position]
-        if not more:
-            return found
-
-
 async def test_records_and_positions_are_committed_together(site: Site) -> None:
     await site.arrives(PLAIN, 600)
     await site.arrives(TRANSACTIONS, len(await read_all(site.us.bootstrap, TRANSACTIONS)))
+    async with topics_of(site.eu.bootstrap) as topics:
+        batches = await topics.headers(f"{ALIAS}.{PLAIN}")
     async with cluster_at(site.eu.bootstrap) as target:
-        batches = await headers(target, f"{ALIAS}.{PLAIN}", 0)
         assert all(header.is_transactional for header in batches)
         assert {header.codec for header in batches if not header.is_control} == {4}, "as the producer compressed them"
         positions = await site.positions(target)
@@ -169,11 +147,14 @@ async def test_it_is_switched_off_and_on_after_kills(us: KafkaCluster, eu: Kafka
         turns = ("enabled", "disabled", "enabled", "disabled", "disabled", "enabled")
         for turn, eos in enumerate(turns):
             mirror.configure(mirror_properties(eos, us, eu))
+            start = mirror.log_end()
             mirror.start()
             await write(us, "once-switched", 400)
             total += 800
             await site.arrives("once-switched", total)
             if turn in (1, len(turns) - 1):
+                # Slices of a killed one may have copied all before this one is up.
+                mirror.await_line(start, ["task MirrorSourceConnector-0 is RUNNING"], 120)
                 assert mirror.stop() == 0
             else:
                 writing = asyncio.create_task(write(us, "once-switched", 1_000))

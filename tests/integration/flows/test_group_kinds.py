@@ -18,8 +18,7 @@ from connect.kafka.log.committed_offsets import CLASSIC, CONSUMER, SHARE, GroupL
 from connectors.client import TopicPartition, translate_offsets_of
 from tests.kit.brokers import KafkaCluster
 from tests.kit.clients import cluster_at
-from tests.kit.java_mm2 import COORDINATES, run_tool
-from tests.kit.java_program import java_command
+from tests.kit.java_program import COORDINATES, java_command, run_tool
 from tests.kit.mirror import Mirror
 from tests.kit.moving import PLAIN, Feed, committed, flows_of, two_flows
 from tests.kit.processes import wait_until

@@ -19,6 +19,7 @@ from tests.kit.direct import Broker
 from tests.kit.documented import Block, blocks, curl, curl_commands, misshapen
 from tests.kit.moving import commit
 from tests.kit.processes import wait_until
+from tests.kit.rest_client import RestClient
 from tests.kit.shared_mirror import REST, REST_TOPIC, TARGET, SharedMirror
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -27,8 +28,6 @@ DEADLINE_S = 200.0
 NAME = "MirrorSourceConnector"
 RECORDS = 10
 _PATIENCE_S = 90.0
-#: Java's words, under 500, for requests that it does not forward.
-_REBALANCE = "because a rebalance is expected"
 _METRICS = "kafka_connect_mirror_MirrorSourceConnector_"
 
 
@@ -44,14 +43,9 @@ class Scene:
         return self.call("GET", path, status=200)
 
     def call(self, method: str, path: str, body: object = None, *, status: int) -> Any:
-        def answered() -> httpx.Response | None:
-            answer = httpx.request(method, f"{self.url}{path}", json=body, trust_env=False, timeout=_PATIENCE_S)
-            return None if answer.status_code == 409 or _REBALANCE in answer.text else answer
-
-        answer = wait_until(answered, DEADLINE_S, f"{method} {path} meets no rebalance")
-        assert answer is not None, "that is what was waited for"
-        assert answer.status_code == status, answer.text
-        return answer.json() if answer.content else None
+        found = RestClient(f"{self.top}/").asked(method, f"/{REST}/{TARGET}{path}", body)
+        assert found[0] == status, found
+        return found[1]
 
     def text(self, path: str) -> str:
         """Of what is not a flow's own."""

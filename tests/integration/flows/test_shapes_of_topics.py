@@ -19,7 +19,7 @@ from connectors.offset_map.view_and_rebuild import LogFeed, lay_side_by_side
 from connectors.verification.direct import compare_topics
 from tests.integration.flows.prepare import CODECS, CONNECTOR
 from tests.kit.clients import cluster_at, settings_of, stock_admin
-from tests.kit.copies import partition_count, read_all, write
+from tests.kit.copies import partition_count, read_all, until_records, write
 from tests.kit.direct import Broker
 from tests.kit.map_judge import Verdict, judge_map
 from tests.kit.members import until
@@ -48,12 +48,7 @@ class Shapes:
 
     async def caught_up(self, topic: str) -> None:
         wanted = len(await read_all(self.us.bootstrap, topic))
-
-        async def is_there() -> bool:
-            assert self.mirror.is_running, self.mirror.log_lines()
-            return len(await read_all(self.eu.bootstrap, f"{ALIAS}.{topic}")) >= wanted
-
-        await until(is_there, f"{topic} is mirrored")
+        await until_records(self.mirror, self.eu.bootstrap, f"{ALIAS}.{topic}", wanted)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
 
 from tests.kit.brokers import KafkaCluster
-from tests.kit.copies import read_all, send
+from tests.kit.copies import read_all, send, until_records
 from tests.kit.masking import masking
 from tests.kit.members import until
 from tests.kit.mirror import SMALL, Mirror, one_flow
@@ -148,11 +148,7 @@ def restart(mirror: Mirror) -> None:
 async def masked_each(
     us: KafkaCluster, eu: KafkaCluster, mirror: Mirror, alias: str, kill: Callable[[], None], start: int = 0
 ) -> None:
-    async def some() -> bool:
-        assert mirror.is_running, mirror.log_lines()[-20:]
-        return len(await read_all(eu.bootstrap, f"{alias}.{alias}-orders")) > RECORDS // 4
-
-    await until(some, "some are copied")
+    await until_records(mirror, eu.bootstrap, f"{alias}.{alias}-orders", RECORDS // 4)
     writing = asyncio.create_task(write(us, f"{alias}-orders", RECORDS // 2, RECORDS // 2))
     await asyncio.to_thread(kill)
     await writing
@@ -183,10 +179,9 @@ async def there_each(
     """Wait for the records of these numbers: in order, without the headers ``dropped``, and twice only as announced."""
 
     async def all_there() -> bool:
-        assert mirror.is_running, mirror.log_lines()[-20:]
         return len({record.key for record in await read_all(eu.bootstrap, topic)}) >= len(wanted)
 
-    await until(all_there, f"all are copied to {topic}")
+    await mirror.until(all_there, f"all are copied to {topic}")
     found = await read_all(eu.bootstrap, topic)
     for partition in (0, 1):
         all_here = [record for record in found if record.partition == partition]
@@ -226,10 +221,9 @@ async def test_what_cannot_be_computed_is_left_out_and_a_group_that_still_copies
             wanted = [b"%d" % (index + 1) for index in range(20, 40) if index % 10 != 3]
 
             async def all_there() -> bool:
-                assert mirror.is_running, mirror.log_lines()[-20:]
                 return [record.value for record in await read_all(eu.bootstrap, f"{alias}.{topic}")] == wanted
 
-            await until(all_there, "what can be computed behind the group's offset is copied")
+            await mirror.until(all_there, "what can be computed behind the group's offset is copied")
             mirror.await_line(0, [f"group {group} of initial.offsets.group has 1 members"], 60)
             assert mirror.stop() == 0
     assert "23" in "".join(line for line in mirror.log_lines() if "left out" in line), mirror.log_lines()

@@ -12,9 +12,8 @@ from aiokafka import AIOKafkaProducer
 
 from connectors.verification.report import DifferenceKind, RangeReason
 from connectors.verification.report_forms import digest, read_report
-from tests.kit.copies import read_all, write
+from tests.kit.copies import read_all, until_records, write
 from tests.kit.direct import Broker
-from tests.kit.members import until
 from tests.kit.shared_mirror import SHAPES as ALIAS
 from tests.kit.shared_mirror import TARGET, SharedMirror
 from tests.kit.topics import make_topics
@@ -29,7 +28,7 @@ FIRST, CUT, SECOND = 100, 10, 50
 async def test_planted_records_are_named_among_every_shape(shared: SharedMirror, tmp_path: Path) -> None:
     await make_topics(shared.us.bootstrap, {TOPIC: 1})
     await write(shared.us, TOPIC, FIRST, partitions=1)
-    await until_copied(shared, FIRST)
+    await until_records(shared.mirror, shared.eu.bootstrap, REMOTE, FIRST)
     async with AIOKafkaProducer(bootstrap_servers=shared.eu.bootstrap) as producer:
         again = (await read_all(shared.eu.bootstrap, REMOTE))[-1]
         for key, value in ((again.key, again.value), (b"not of", b"this flow")):
@@ -37,7 +36,7 @@ async def test_planted_records_are_named_among_every_shape(shared: SharedMirror,
                 REMOTE, value, key=key, timestamp_ms=again.timestamp, headers=list(again.headers)
             )
     await write(shared.us, TOPIC, SECOND, partitions=1)
-    await until_copied(shared, FIRST + 2 + SECOND)
+    await until_records(shared.mirror, shared.eu.bootstrap, REMOTE, FIRST + 2 + SECOND)
     await asyncio.to_thread(Broker(shared.us, 0).delete_records, TOPIC, CUT)
 
     report = tmp_path / "verified.html"
@@ -57,14 +56,6 @@ async def test_planted_records_are_named_among_every_shape(shared: SharedMirror,
     # Only what is new is read.
     _, printed = await heliograph(*command)
     assert json.loads(printed)["read_bytes"] < result.read_bytes // 2
-
-
-async def until_copied(shared: SharedMirror, count: int) -> None:
-    async def is_there() -> bool:
-        assert shared.mirror.is_running, shared.mirror.log_lines()
-        return len(await read_all(shared.eu.bootstrap, REMOTE)) >= count
-
-    await until(is_there, f"{TOPIC} is mirrored")
 
 
 async def heliograph(*arguments: str) -> tuple[int, str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import functools
+import json
 import urllib.parse
 import uuid
 from collections.abc import Callable
@@ -15,11 +17,23 @@ from connect.embedded import cluster_config
 from tests.interop.flow import Flow
 from tests.interop.rest.asks import Session
 from tests.interop.rest.play import Place
-from tests.interop.session_key import read_session_key
+from tests.kit.copies import read_all
 from tests.kit.topics import make_topics
 from tests.kit.workers import worker_properties
 
 LINES: Final = "one\ntwo\nthree\n"
+
+
+def read_session_key(bootstrap: str, config_topic: str) -> bytes:
+    """The newest one's bytes. Raises LookupError where there is none. Not for a running loop."""
+    values = [
+        record.value
+        for record in asyncio.run(read_all(bootstrap, config_topic))
+        if record.key == b"session-key" and record.value is not None
+    ]
+    if not values:
+        raise LookupError(f"{config_topic} holds no session key")
+    return base64.b64decode(json.loads(values[-1])["key"])
 
 
 @dataclass(frozen=True, slots=True)

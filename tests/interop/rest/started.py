@@ -12,7 +12,7 @@ from tests.interop.rest.asks import Ask, Session
 from tests.interop.rest.play import exchange
 from tests.interop.rest.stage import Stage
 from tests.kit.java_connect import JavaWorker
-from tests.kit.java_mm2 import JavaMirrorMaker
+from tests.kit.java_program import JavaMirrorMaker
 from tests.kit.mirror import Mirror
 from tests.kit.processes import wait_until
 from tests.kit.workers import OurWorker

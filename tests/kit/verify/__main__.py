@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.kit.reports import leave
+from tests.kit.long_run import begin, leave
 from tests.kit.verify import scenarios
 from tests.kit.verify.damage import Kind
 from tests.kit.verify.judge import judge
@@ -116,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=Path("build/verify"), help="of the report")
     options = parser.parse_args(arguments)
     report = Report(options.seed, options.megabytes, options.merged)
-    directory = Path(tempfile.mkdtemp(prefix="heliograph-verify-"))
+    directory = begin("verify", options.seed)
     with (
         Scene(directory, seed=options.seed, megabytes=options.megabytes, merged=options.merged) as scene,
         verifying_on(options.spark, directory, scene),

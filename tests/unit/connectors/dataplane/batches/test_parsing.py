@@ -120,7 +120,7 @@ def test_old_records_are_split_where_the_target_takes_less():
 
 def test_a_batch_of_today_ends_a_run_of_old_records_whatever_its_bytes_are():
     """Where an old message has its codec and checksum, this one has bytes that would be right for one."""
-    batches = (bytearray(source_batch([1], salt=str(at))) for at in range(99))
+    batches = (bytearray(source_batch([1], timestamp_ms=at)) for at in range(99))
     batch = next(one for one in batches if not one[17] & wire.CODEC_MASK)
     struct.pack_into(">I", batch, 12, zlib.crc32(batch[16:]))
     assert [one.header is None for one in cut(fetched(*plain(1, [0]), bytes(batch)), 0, None, 2**30)] == [True, False]
