@@ -40,6 +40,7 @@ async def test_tasks_share_a_reader_whose_connections_close_with_the_last(monkey
 
 def test_pairs_are_found_by_either_end_without_looking_at_the_others() -> None:
     reader = MapReader(Cluster(SETTINGS, "eu"), "map")
+    reader._partition_count = 1
     pairs = [MapPair(f"t{at}", UUID(int=1), 0, f"us.t{at % 3}", UUID(int=2), 0) for at in range(9)]
     for at, pair in enumerate(pairs):
         chunk = encode_chunk([MapRun(5, 5, 3)])
