@@ -50,8 +50,8 @@ async def check_mirror(props: Properties, report: CheckReport, *, offline: bool)
     looked = Looked()
     for flow in flows:
         found = await _refusals(flow)
-        # What flows share is reported once, by the first.
-        before = {(one.key, one.line) for one in looked.findings if one.line is not None}
+        # An error that flows share is reported once, by the first.
+        before = {(one.key, one.line) for one in looked.findings if one.level is Level.ERROR and one.line is not None}
         looked.findings += [one for one in found if (one.key, one.line) not in before]
         looked.does = []
         try:

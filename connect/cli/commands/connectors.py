@@ -157,7 +157,12 @@ def create(
             body = {"name": name, "config": config}
             if begins is not None:
                 body["initial_state"] = begins.upper()
-            info = worker.ask("POST", "/connectors", body)
+            try:
+                info = worker.ask("POST", "/connectors", body)
+            except HeliographError as error:
+                if str(error) != f"Connector {name} already exists":
+                    raise
+                raise HeliographError(f"{error}. Replace its config with --replace") from None
         if as_json:
             tables.show_json(info)
         else:

@@ -148,6 +148,8 @@ async def test_a_flow_that_is_not_enabled_takes_nothing_from_the_report(tmp_path
     report = await check(tmp_path, MIRROR + "eu->us.enabled = false\neu->us.offset.lag.max = x\n")
     assert [outcome.what for outcome in report.outcomes] == ["us->eu", "eu->us"]
     assert (7, "eu->us.offset.lag.max") in reported(report, Level.WARNING)
+    report = await check(tmp_path, MIRROR.replace("us, eu", "eu, us") + "tasks.max = 0\n")
+    assert reported(report, Level.ERROR) == [(6, "tasks.max")], "also if the flow of heartbeats comes first"
 
 
 async def test_all_errors_are_told_at_once(tmp_path: Path) -> None:

@@ -117,6 +117,7 @@ def test_connectors_are_created_from_files(herder: DictHerder, tmp_path: Path, f
             file, stdin = Path("-"), json.dumps(config)
     assert out("create", str(file), "--state", "paused", stdin=stdin) == "new: created\n"
     assert herder.done == [("put_connector", "new", config, TargetState.PAUSED)]
+    assert "already exists. Replace its config with --replace" in str(run("create", str(file), stdin=stdin).exception)
     assert out("create", str(file), "--replace", stdin=stdin) == "new: stored\n"
 
 
