@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -22,6 +23,7 @@ from connect.cli.options_and_help import Answers, ClusterAddress, Policy, RunMod
 from connect.core.config.properties import load_properties, parse_properties
 from connect.core.errors import ConfigError
 from connectors.config.mm2_properties import load, mirrored
+from tests.kit.processes import wait_until
 
 US, EU = ClusterAddress("us", "us-kafka:9092"), ClusterAddress("eu", "a:1,b:2")
 DEADLINE_S = 60.0
@@ -105,7 +107,9 @@ def test_ctrl_c_at_a_question_has_the_exit_code_of_other_commands() -> None:
     command = [sys.executable, "-W", "ignore", "-c", start, "init"]
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
-    conversation(ours, [("Source cluster", "us=us-kafka:9092"), ("Target cluster", "no address")])
+    conversation(ours, [("Source cluster", "us=us-kafka:9092"), ("Target cluster", "no address"), ("is not an", "")])
+    # A signal before the read would not interrupt it.
+    wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_SLEEPING, 60, "it waits for a line")
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
     os.close(ours)

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -28,6 +29,7 @@ from connectors.failover.journal import FailoverRun
 from connectors.failover.plan import FailoverOptions, Plan, plan
 from connectors.failover.snapshot import GroupFinding, GroupMove, GroupRule, Groups, How, Snapshot
 from connectors.failover.words import described
+from tests.kit.processes import wait_until
 
 
 def config(tmp_path: Path, text: str) -> MirrorMakerConfig:
@@ -147,6 +149,10 @@ def test_ctrl_c_at_the_question_ends_the_command() -> None:
         assert process.stdout is not None
         try:
             assert process.stdout.read(len("Move")) == b"Move"
+            # A signal before the read would not interrupt it.
+            wait_until(
+                lambda: psutil.Process(process.pid).status() == psutil.STATUS_SLEEPING, 20, "it waits for a line"
+            )
             process.send_signal(signal.SIGINT)
             assert process.wait(20) == 130
         finally:
