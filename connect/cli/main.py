@@ -298,6 +298,7 @@ def failover(
     accept: options.Accept = None,
     rewind: options.Rewind = None,
     keep_offset: options.KeepOffset = None,
+    retired: options.Retired = None,
     at: options.At = None,
     verify_within: options.VerifyWithin = None,
     undo_file: options.UndoFile = None,
@@ -324,7 +325,7 @@ def failover(
 
     arguments = FailoverArguments(
         file, source, target, groups or (), rest or (), executes=execute, asks=not yes, gone=source_gone,
-        denies_writes=deny_writes, rewinds=rewind or (), keeps=keep_offset or (),
+        denies_writes=deny_writes, rewinds=rewind or (), keeps=keep_offset or (), retired=retired or (),
         leaves_unreplicated=leave_unreplicated, at=at, rehearses=rehearse, on_done=on_done, sample=sample,
         timeout_s=timeout, as_json=as_json, everything=everything, accepts=accept or (), verifies=verify,
         verify_within_s=verify_within,
@@ -347,6 +348,7 @@ def failback(
     accept: options.Accept = None,
     rewind: options.Rewind = None,
     keep_offset: options.KeepOffset = None,
+    retired: options.Retired = None,
     verify_within: options.VerifyWithin = None,
     undo_file: options.UndoFile = None,
     sample: options.Sample = 10,
@@ -365,8 +367,9 @@ def failback(
 
     arguments = FailoverArguments(
         file, source, target, groups or (), rest or (), executes=execute, asks=not yes, rewinds=rewind or (),
-        keeps=keep_offset or (), leaves_unreplicated=leave_unreplicated, sample=sample, timeout_s=timeout,
-        as_json=as_json, everything=everything, accepts=accept or (), verifies=verify, verify_within_s=verify_within,
+        keeps=keep_offset or (), retired=retired or (), leaves_unreplicated=leave_unreplicated, sample=sample,
+        timeout_s=timeout, as_json=as_json, everything=everything, accepts=accept or (), verifies=verify,
+        verify_within_s=verify_within,
     )  # fmt: skip
     options.finish(run_failback, arguments)
 

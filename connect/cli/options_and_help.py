@@ -316,6 +316,10 @@ Rewind = Annotated[list[str] | None, rare_option(metavar="GROUP", help="Let this
 KeepOffset = Annotated[
     list[str] | None, rare_option(metavar="GROUP", help="Let this group keep offsets that are ahead on the target.")
 ]
+Retired = Annotated[
+    list[str] | None,
+    rare_option(metavar="CONNECTOR", help="This connector, which copied to other topics, will not run again."),
+]
 
 
 def _warn_of_undo_file(context: typer.Context, file: Path | None) -> None:

@@ -333,7 +333,8 @@ async def _operators(site: Site, *, has_source: bool) -> list[str]:
 
 async def _refused(site: Site, failover_options: FailoverOptions, groups: Groups) -> list[str]:
     flow, map_topic = site.flow.flow, site.flow.map_topic
-    found = why_several(site.flow.name, flow, await read_all_positions(site.target, map_topic))
+    stored = await read_all_positions(site.target, map_topic)
+    found = why_several(site.flow.name, flow, stored, failover_options.retired)
     goes_back = any(
         one.how is How.TIME or (one.goes_back and failover_options.rewinds_group(one.group)) for one in groups.moves
     )
@@ -364,19 +365,29 @@ async def _with_clocks(site: Site, groups: Groups) -> tuple[Groups, list[str]]:
     return replace(groups, findings=(*groups.findings, *findings)), [note] if unreported else []
 
 
-def why_several(name: str, flow: str, stored: Mapping[tuple[str, TopicPartition], Position]) -> list[str]:
+def why_several(
+    name: str, flow: str, stored: Mapping[tuple[str, TopicPartition], Position], retired: frozenset[str]
+) -> list[str]:
     """Report connectors that copy the same partitions as ``name`` into other topics, because only one target offset of
-    a group moves. One that copied into the same topics is a predecessor under another name."""
+    a group moves. One that copied into the same topics is a predecessor under another name. A ``retired`` one counts
+    no more: the map keeps the positions of deleted connectors. A retired one without positions is a mistake."""
     ours = {one: position.target_topic for (connector, one), position in stored.items() if connector == name}
     shared: dict[str, list[TopicPartition]] = {}
     for (connector, one), position in sorted(stored.items()):
-        if connector != name and ours.get(one, position.target_topic) != position.target_topic:
+        if (
+            connector not in retired
+            and connector != name
+            and ours.get(one, position.target_topic) != position.target_topic
+        ):
             shared.setdefault(connector, []).append(one)
     return [
         f"connector {other} also copies {partitions[0]}, into another topic, and this command moves readers for {name} "
         f"of {flow} alone, so they would have no known offset there. Move them by the checkpoints of both "
-        "(sync.group.offsets)"
+        f"(sync.group.offsets) or, if {other} will not run again, use --retired {other}"
         for other, partitions in shared.items()
+    ] + [
+        f"no connector {one} copies into the target of {flow}. Check --retired"
+        for one in sorted(retired - {connector for connector, _ in stored if connector != name})
     ]
 
 

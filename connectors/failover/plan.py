@@ -44,6 +44,7 @@ class FailoverOptions:
         takes: Which groups move.
         rewinds: Groups that may go back on the target.
         keeps: Groups that keep an offset on the target that is further than their target offset.
+        retired: Connectors whose stored positions do not matter any more.
         accepts: By a rule of :data:`ACCEPTABLE`, the groups that move in spite of it.
         named: Groups given by name, not by a pattern.
         at_ms: Find target offsets by this timestamp; None: by offset.
@@ -58,6 +59,7 @@ class FailoverOptions:
     takes: Callable[[str], bool] = lambda _: True
     rewinds: frozenset[str] = frozenset()
     keeps: frozenset[str] = frozenset()
+    retired: frozenset[str] = frozenset()
     accepts: Mapping[GroupRule, frozenset[str]] = field(default_factory=dict)
     named: frozenset[str] = frozenset()
     at_ms: int | None = None

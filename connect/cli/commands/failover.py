@@ -61,6 +61,7 @@ class FailoverArguments:
     denies_writes: bool = False
     rewinds: Sequence[str] = ()
     keeps: Sequence[str] = ()
+    retired: Sequence[str] = ()
     leaves_unreplicated: bool = False
     at: str | None = None
     rehearses: bool = False
@@ -209,6 +210,7 @@ def options_of(arguments: FailoverArguments, config: MirrorMakerConfig) -> Failo
         takes=_takes(arguments, config),
         rewinds=frozenset(arguments.rewinds),
         keeps=frozenset(arguments.keeps) | accepts.pop(_AHEAD, frozenset()),
+        retired=frozenset(arguments.retired),
         accepts={ACCEPTABLE[word]: groups for word, groups in accepts.items()},
         named=_names(arguments.groups),
         at_ms=None if arguments.at is None else parsed_time_ms(arguments.at, "--at"),

@@ -161,8 +161,11 @@ def test_connectors_that_share_a_topic_out_are_not_moved_by_halves() -> None:
         ("others", TopicPartition("mail", 0)): paid,
         ("named otherwise before", ORDERS): before,
     }
-    (why,) = why_several("MirrorSourceConnector", "us->eu", stored)
-    assert "connector paid also copies orders-0, into another topic" in why
+    (why,) = why_several("MirrorSourceConnector", "us->eu", stored, frozenset())
+    assert "connector paid also copies orders-0, into another topic" in why and why.endswith("use --retired paid")
+    assert why_several("MirrorSourceConnector", "us->eu", stored, frozenset({"paid"})) == []
+    (why, wrong) = why_several("MirrorSourceConnector", "us->eu", stored, frozenset({"piad"}))
+    assert wrong == "no connector piad copies into the target of us->eu. Check --retired"
 
 
 def planned(*moves: GroupMove, findings: tuple[GroupFinding, ...] = (), **options: Any) -> Plan:
