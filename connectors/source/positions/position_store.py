@@ -148,7 +148,8 @@ class MirrorPositionStore:
             offsets, plain = await stored_positions.read_offsets(self._cluster, *self._read_topics)
             read = await self._read_map(wanted)
             # Java has copied these, or partitions were added to the topic since they were stored.
-            if lost := {one for one in wanted - read.positions.keys() if self._java_offset(offsets, one) is not None}:
+            missing = wanted - read.positions.keys()
+            if lost := {one async for one in in_turns(missing) if self._java_offset(offsets, one) is not None}:
                 read.renew(lost, await self._read_map(lost, anywhere=True))
             ours = plain.union(torn)
             starts = {one: self._start(one, read.positions.get(one), offsets, ours) async for one in in_turns(wanted)}
