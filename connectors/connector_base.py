@@ -123,7 +123,8 @@ class Schedule:
 
 
 _MOST: Final = (1 << 31) - 1
-_MOST_OFFSET: Final = (1 << 63) - 1
+#: Because the offset after it, where a copy continues, is stored as an int64.
+_MOST_OFFSET: Final = (1 << 63) - 2
 
 
 def check_offsets(
@@ -160,8 +161,10 @@ def _check_offset(partition: Mapping[str, Any], offset: Mapping[str, Any], *, on
         raise PermanentError(f"{where} is missing the 'offset' key, which is required")
     value = offset["offset"]
     wrong = f"{where} has an invalid value {_shown(value)} for the 'offset' key"
-    if not isinstance(value, int) or isinstance(value, bool) or value > _MOST_OFFSET:
+    if not isinstance(value, int) or isinstance(value, bool):
         raise PermanentError(f"{wrong}, which must be an integer")
+    if value > _MOST_OFFSET:
+        raise PermanentError(f"{wrong}, which is larger than {_MOST_OFFSET}")
     if only_zero and value:
         raise PermanentError(f"{wrong}; the only accepted value is 0")
     if value < 0:

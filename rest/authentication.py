@@ -180,11 +180,11 @@ class BearerTokens:
         """Return the keys, after reading them again if that is due. If there are some, an issuer that does not answer
         delays only ``renew``: its tokens have a key that is not known."""
         now_s = time.monotonic()
-        due = renew or now_s - self._read_s > self._settings.refresh_ms / 1000
+        due = renew or now_s - self._read_s > min(self._settings.refresh_ms / 1000, _JWKS_LAST_S)
         if self._reading is None and due and now_s - self._tried_s > _JWKS_AGAIN_S:
             self._tried_s = now_s
             self._reading = self._scope.spawn(self._read(), "keys of tokens")
-        if (reading := self._reading) is not None:
+        if due and (reading := self._reading) is not None:
             has_some = self._keys is not None and not renew
             await asyncio.wait({reading}, timeout=_JWKS_WAIT_S if has_some else None)
             if reading.done():

@@ -422,7 +422,8 @@ class MapReader:
     ) -> bool:
         """Whether a record is from before partitions were added, and what it is ``of`` is known from its own one."""
         if record.partition == self._place_of(source):
-            self._elsewhere.pop(of, None)
+            if self._elsewhere.pop(of, None) is not None:
+                self._cache.clear()  # because a chunk may have the same offset in both partitions
         elif is_known and of not in self._elsewhere:
             return True
         else:

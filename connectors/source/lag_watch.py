@@ -257,6 +257,7 @@ class LagWatch:
                 known.reader = LagReader(settings, known.parts.clusters.source, known.parts.store)
                 known.stored_s, known.running = float("-inf"), []  # so that the next poll looks at everything
                 known.at_rest.clear()
+                self._host.seen.pop(name, None)  # what was read there is at rest for as long as nothing moves
             return known
         await self._forget(name)
         closing = AsyncExitStack()

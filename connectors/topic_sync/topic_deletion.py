@@ -235,7 +235,7 @@ class TopicDeletion:
         # Reading the positions may have taken minutes, and a topic is deleted by its name.
         now = (await self._target.metadata({change.topic})).topics.get(change.topic)
         if now is None or now.topic_id != self._remote_ids.get(change.topic):
-            log.warning("%s: %s is not deleted: it was recreated meanwhile", self._flow, change.topic)
+            log.warning("%s: %s is not deleted: it was deleted or recreated meanwhile", self._flow, change.topic)
             return
         said = "%s: deleting %s: its source topic %s was deleted at %s (topic.deletion.policy)"
         log.warning(said, self._flow, change.topic, change.source_topic, in_utc(change.gone_since_ms))

@@ -116,6 +116,34 @@ async def test_a_map_whose_topic_got_more_partitions_is_read_on(site: Site) -> N
                 assert await reading.forward(PAIR, upstream) == MappedOffset(downstream, OffsetLocation.INSIDE)
 
 
+async def test_a_chunk_that_is_written_again_in_an_added_partition_at_its_offset_is_fetched_again(site: Site) -> None:
+    store, reader = site.store(), reader_of(site)
+    await store.load([ORDERS])
+    await store.commit([Commit(POSITION, [(0, 0, 10)])])
+    await add_partitions(site, site.settings.map_topic, 5)
+    await reader.follow()
+    assert await reader.forward(PAIR, 5) == MappedOffset(5, OffsetLocation.INSIDE)
+    before = reader.chunks(PAIR)
+    await store.commit([Commit(POSITION, [(11, 10, 10)])])
+    await reader.follow()
+    assert reader.chunks(PAIR) == before
+    assert await reader.forward(PAIR, 15) == MappedOffset(14, OffsetLocation.INSIDE)
+
+
+async def test_a_run_that_has_grown_since_partitions_were_added_has_no_hole_after_a_crash(site: Site) -> None:
+    store = site.store()
+    await store.load([ORDERS])
+    await store.commit([Commit(POSITION, [(0, 0, 10)])])
+    await add_partitions(site, site.settings.map_topic, 5)
+    await store.commit([Commit(POSITION, [(10, 10, 10)], scope=CommitScope.OFFSETS)])
+    successor = site.store()
+    await successor.load([ORDERS])
+    await successor.commit([Commit(POSITION, [(22, 20, 10)])])
+    reader = reader_of(site)
+    await reader.follow()
+    assert await reader.forward(PAIR, 15) == MappedOffset(15, OffsetLocation.INSIDE)
+
+
 async def test_the_last_run_is_as_long_as_the_newest_position_says(site: Site) -> None:
     """Its chunk is written once, and again when the copy is handed over."""
     store, reader = site.store(), reader_of(site)

@@ -16,7 +16,9 @@ from kafka.protocol.admin import IncrementalAlterConfigsRequest
 
 from connect.core.errors import ConfigError, RetriableError
 from connect.core.model import CLEANED_SOON, NewTopic
+from connect.core.status_and_offset_topics import SourceOffsets
 from connect.embedded.brokers import KafkaCluster
+from connect.kafka import concurrency
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import until
 from connect.kafka.log import transactions
@@ -244,6 +246,29 @@ async def test_live_offsets_are_stored_again_in_a_recreated_topic(site: Site) ->
         await offsets.store()
         assert await read_live(site.cluster, topic, "us->eu") == {"billing": live}
         await recreate(site, topic)
+
+
+async def test_a_load_of_many_partitions_lets_other_tasks_run(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every look at an offset is a turn of its own if turns take no time."""
+    looks, turn, offset_of = list[int](), 0, SourceOffsets.mirrored_offset
+
+    def look(offsets: SourceOffsets, *of: Any) -> int | None:
+        looks.append(turn)
+        return offset_of(offsets, *of)
+
+    async def take_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(concurrency, "_TURN_S", 0.0)
+    monkeypatch.setattr(SourceOffsets, "mirrored_offset", look)
+    async with concurrency.Scope("other tasks") as scope:
+        scope.spawn(take_turns(), "turns")
+        await site.store().load([TopicPartition("orders", index) for index in range(20)])
+    assert len(looks) >= 20
+    assert len(set(looks)) == len(looks)
 
 
 async def alter(site: Site, value: bytes | None) -> None:

@@ -147,9 +147,15 @@ class MirrorPositionStore:
         while True:
             offsets, plain = await stored_positions.read_offsets(self._cluster, *self._read_topics)
             read = await self._read_map(wanted)
-            # Java has copied these, or partitions were added to the topic since they were stored.
-            if lost := {one for one in wanted - read.positions.keys() if self._java_offset(offsets, one) is not None}:
-                read.renew(lost, await self._read_map(lost, anywhere=True))
+            # Java has copied these, or partitions were added to the topic since they were stored,
+            missing = wanted - read.positions.keys()
+            lost = {one async for one in in_turns(missing) if self._java_offset(offsets, one) is not None}
+            # or since the chunk was stored whose last run these lengthen.
+            grown = {one: stored async for one, stored in in_turns(read.positions.items()) if read.lacks_run(stored)}
+            if lost or grown:
+                found = await self._read_map(lost | grown.keys(), anywhere=True)
+                found.positions |= grown
+                read.renew(lost | grown.keys(), found)
             ours = plain.union(torn)
             starts = {one: self._start(one, read.positions.get(one), offsets, ours) async for one in in_turns(wanted)}
             moved = {

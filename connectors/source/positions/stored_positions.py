@@ -348,6 +348,10 @@ class StoredRecords:
         stored = self.positions.get(pair.source)
         return stored.last_run if stored is not None and MapPair.of(stored.position) == pair else None
 
+    def lacks_run(self, stored: StoredPosition) -> bool:
+        """Whether the chunk with the last run of a position is not here."""
+        return stored.last_run is not None and not self.chunks.get(MapPair.of(stored.position))
+
     def renew(self, partitions: Collection[TopicPartition], read: StoredRecords) -> None:
         """Replace the records of source ``partitions`` with those just ``read``."""
         known: dict[MapPair, Any]

@@ -115,7 +115,7 @@ _SAID = "Source partition {cluster=us, partition=%s} has an invalid value %s for
 @pytest.mark.parametrize(
     ("partition", "offset", "only_zero", "words"),
     [
-        (PLACE, {"offset": 2**63 - 1}, False, ""),
+        (PLACE, {"offset": 2**63 - 2}, False, ""),
         ({**PLACE, "partition": 2**31 - 1}, {"offset": 0}, True, ""),
         ({}, None, True, ""),
         (
@@ -137,7 +137,7 @@ _SAID = "Source partition {cluster=us, partition=%s} has an invalid value %s for
         ({**PLACE, "partition": -1}, {}, True, _SAID % (-1, -1, "cannot be negative")),
         (PLACE, {}, False, "is missing the 'offset' key, which is required"),
         (PLACE, {"offset": "0"}, True, "has an invalid value 0 for the 'offset' key, which must be an integer"),
-        (PLACE, {"offset": 2**63}, False, f"an invalid value {2**63} for the 'offset' key, which must be an integer"),
+        (PLACE, {"offset": 2**63 - 1}, False, f"for the 'offset' key, which is larger than {2**63 - 2}"),
         (PLACE, {"offset": False}, True, "has an invalid value false for the 'offset' key, which must be an integer"),
         (PLACE, {"offset": 1}, True, "has an invalid value 1 for the 'offset' key; the only accepted value is 0"),
         (PLACE, {"offset": -1}, False, "has an invalid value -1 for the 'offset' key, which cannot be negative"),

@@ -369,12 +369,26 @@ async def test_keys_are_read_again_and_redirects_not_followed(monkeypatch: pytes
         assert (await ask(port, "GET", "/connectors", headers=issuer.token("ann"))).status == 200
 
 
-@pytest.mark.parametrize("later_s", [0, 2 * 3600], ids=["known keys", "keys to be read again"])
+async def test_keys_that_are_to_be_used_for_weeks_are_read_again_before_they_count_as_too_old(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    issuer = Issuer()
+    with issuer.url() as url:
+        async with serving({**of_issuer(url), "rest.auth.jwt.jwks.refresh.ms": "2147483647"}) as (port, _):
+            for later_s in (0, 25 * 3600):
+                later = SimpleNamespace(monotonic=lambda later_s=later_s: time.monotonic() + later_s)
+                monkeypatch.setattr("rest.authentication.time", later)
+                assert (await ask(port, "GET", "/connectors", headers=issuer.token("ann"))).status == 200
+
+
+@pytest.mark.parametrize(
+    ("later_s", "wait_s"), [(0, 60), (2 * 3600, 0.01)], ids=["known keys", "keys to be read again"]
+)
 async def test_an_issuer_that_hangs_holds_up_no_token_whose_key_is_known(
-    monkeypatch: pytest.MonkeyPatch, later_s: int
+    monkeypatch: pytest.MonkeyPatch, later_s: int, wait_s: float
 ) -> None:
     monkeypatch.setattr("rest.authentication._JWKS_AGAIN_S", 0)
-    monkeypatch.setattr("rest.authentication._JWKS_WAIT_S", 0.01)
+    monkeypatch.setattr("rest.authentication._JWKS_WAIT_S", wait_s)
     monkeypatch.setattr("rest.authentication._JWKS_TIMEOUT_S", 60)
     issuer, unknown = Issuer(), jwk.RSAKey.generate_key(2048, {"kid": "2", "use": "sig"})
     with issuer.url() as url:
@@ -386,7 +400,8 @@ async def test_an_issuer_that_hangs_holds_up_no_token_whose_key_is_known(
             headers = issuer.token("ann", unknown)
             stranger = asyncio.ensure_future(ask(port, "GET", "/connectors", headers=headers))
             await until(lambda: issuer.asked == 2, "the issuer is asked for the unknown key")
-            assert (await ask(port, "GET", "/connectors", headers=issuer.token("ann"))).status == 200
+            async with asyncio.timeout(20):
+                assert (await ask(port, "GET", "/connectors", headers=issuer.token("ann"))).status == 200
             assert not stranger.done()
             issuer.answers.set()
             assert (await stranger).status == 401
